@@ -1,0 +1,228 @@
+"""The typed schema of every Hydra group.
+
+A field's metadata carries what its type cannot say: `help` (one line), `minimum`, `maximum`, `above` (exclusive
+lower bound) and `valid` (the values that a word may take). `config.check` applies them and names the path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+
+def setting(default: Any, help: str, **limits: Any) -> Any:  # noqa: A002
+    """Return a dataclass field with a default, its help line and its limits."""
+    metadata = {"help": help, **limits}
+    if isinstance(default, list | dict) or dataclasses.is_dataclass(default):
+        return dataclasses.field(default_factory=lambda: type(default)(default) if default else type(default)(),
+                                 metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def group(kind: type, help: str) -> Any:  # noqa: A002
+    """Return a dataclass field that holds another dataclass of the schema."""
+    return dataclasses.field(default_factory=kind, metadata={"help": help})
+
+
+@dataclass
+class Partition:
+    """One label of a cluster file: equal nodes of one Slurm partition."""
+
+    partition: str | None = setting(None, "the Slurm partition; default: the label")
+    nodes: int = setting(1, "number of nodes", minimum=1)
+    gpus_per_node: int = setting(8, "GPUs, and so ranks, on each node", minimum=1)
+    gpu: str = setting("a100-80g", "GPU kind, a name of the catalogue")
+    nic: str = setting("hdr200", "NIC kind of the fast network, a name of the catalogue")
+    nics_per_node: int = setting(1, "fast NICs on each node", minimum=1)
+    fabric: str | None = setting(None, "name of the set of nodes that reach each other by the fast network; "
+                                       "default: one fabric for each label")
+    ethernet_gbps: float = setting(25.0, "bandwidth of a node's Ethernet, 10^9 bit/s", above=0)
+    hca: str | None = setting(None, "NCCL_IB_HCA on these nodes, such as mlx5_0,mlx5_1")
+    gid_index: int | None = setting(None, "NCCL_IB_GID_INDEX on these nodes (RoCE)", minimum=0)
+    interface: str | None = setting(None, "Ethernet interface on these nodes, such as eth0 or bond0")
+    fabric_interface: str | None = setting(None, "IP interface of the fast NIC, for gloo, such as ib0")
+    constraint: str | None = setting(None, "Slurm features to ask for (--constraint)")
+    account: str | None = setting(None, "Slurm account (--account)")
+    qos: str | None = setting(None, "Slurm quality of service (--qos)")
+    time_limit: str | None = setting(None, "Slurm time limit, such as 12:00:00")
+    exclude: str | None = setting(None, "nodes to leave out (--exclude)")
+    gres: str | None = setting(None, "Slurm generic resources (--gres); default: from gpus_per_node")
+    cpus_per_task: int | None = setting(None, "CPU cores of each rank", minimum=1)
+
+
+@dataclass
+class Link:
+    """The network between fabrics, where it differs from the nodes' Ethernet."""
+
+    between: list[str] = setting([], "the two fabrics that this link joins")
+    bandwidth_gbps: float | None = setting(None, "bandwidth for each node, 10^9 bit/s", above=0)
+    shared_gbps: float | None = setting(None, "bandwidth of a trunk that all nodes share, 10^9 bit/s", above=0)
+    latency_us: float | None = setting(None, "one-way latency, microseconds", minimum=0)
+
+
+@dataclass
+class Emulate:
+    """How the cluster is emulated on one machine."""
+
+    rates: dict[str, float] = setting({}, "10^9 bit/s of each network family, such as {ib: 2, ethernet: 0.2}")
+    compute: str = setting("real", "what stands for the GPU: this CPU, or a timed wait", valid=("real", "timed"))
+    scale: float = setting(1.0, "wind tunnel: bytes and bandwidths are divided by this", minimum=1)
+
+
+@dataclass
+class Cluster:
+    """A cluster file. The short form (`nodes`, `gpu`, `nic`, ...) describes one label of equal nodes."""
+
+    name: str = setting("???", "the cluster's name; default of run.name")
+    partitions: dict[str, Partition] = setting({}, "labels, each with equal nodes")
+    links: list[Link] = setting([], "links between fabrics that differ from the nodes' Ethernet")
+    features: dict[str, str] = setting({}, "Slurm feature to NIC kind, beside the built-in table")
+    shape: str = setting("auto", "how one job spans the partitions", valid=("auto", "het", "features", "plain"))
+    order: str = setting("grouped", "how ranks are numbered over nodes in emulation",
+                         valid=("grouped", "alternate"))
+    emulate: Emulate = group(Emulate, "the emulated cluster")
+    nodes: int | None = setting(None, "short form: number of nodes", minimum=1)
+    gpus_per_node: int | None = setting(None, "short form: GPUs on each node", minimum=1)
+    gpu: str | None = setting(None, "short form: GPU kind")
+    nic: str | None = setting(None, "short form: NIC kind")
+    nics_per_node: int | None = setting(None, "short form: fast NICs on each node", minimum=1)
+
+
+@dataclass
+class Model:
+    """A decoder-only transformer."""
+
+    name: str = setting("gpt_tiny", "the model's name in tables")
+    num_layers: int = setting(4, "transformer layers", minimum=1)
+    hidden_size: int = setting(128, "width of the residual stream", minimum=1)
+    num_heads: int = setting(4, "attention heads", minimum=1)
+    num_kv_heads: int | None = setting(None, "key-value heads (grouped-query attention); default: num_heads",
+                                       minimum=1)
+    ffn_hidden_size: int | None = setting(None, "width of the feed-forward layer; default: 4 times hidden_size",
+                                          minimum=1)
+    vocab_size: int = setting(256, "tokens of the vocabulary", minimum=2)
+    sequence_length: int = setting(128, "tokens of a sample", minimum=1)
+    tied_embeddings: bool = setting(True, "the head shares the embedding's table")
+    normalization: str = setting("layernorm", "normalisation", valid=("layernorm", "rmsnorm"))
+    activation: str = setting("gelu", "activation of the feed-forward layer", valid=("gelu", "swiglu"))
+    position_embedding: str = setting("learned", "positions", valid=("learned", "rotary"))
+    rotary_base: float = setting(10000.0, "base of the rotary angles", above=0)
+    bias: bool = setting(True, "linear layers and layernorm have biases")
+    normalization_epsilon: float = setting(1e-5, "added to the variance", above=0)
+    initialization_std: float = setting(0.02, "standard deviation of the initial weights", above=0)
+
+
+@dataclass
+class Parallel:
+    """How the work is divided. Fields left null are chosen by the planner."""
+
+    strategy: str = setting("auto", "who lays ranks out",
+                            valid=("auto", "holmes", "megatron", "flashflex", "manual"))
+    tensor: int | None = setting(None, "tensor-parallel degree", minimum=1)
+    pipeline: int | None = setting(None, "pipeline stages", minimum=1)
+    data: int | None = setting(None, "data-parallel degree", minimum=1)
+    sequence_parallel: bool = setting(False, "split activations along the sequence between tensor ranks")
+    micro_batch_size: int | None = setting(None, "samples of a micro-batch", minimum=1)
+    chunks: int = setting(1, "virtual stages of a rank (interleaved schedule)", minimum=1)
+    schedule: str = setting("auto", "pipeline schedule",
+                            valid=("auto", "gpipe", "1f1b", "interleaved", "zero_bubble"))
+    warmup_extra: Any = setting("auto", "extra warm-up forwards upstream of a slow hop: auto, or a number from 0")
+    layer_split: Any = setting("adaptive", "adaptive, holmes, uniform, or a list of layer counts by stage")
+    alpha: float = setting(1.05, "the hyper-parameter of layer_split=holmes", above=0)
+    overlap_grad_reduce: bool | None = setting(None, "reduce gradients under the backward")
+    overlap_param_gather: bool | None = setting(None, "gather parameters under the next forward")
+    turns: bool | None = setting(None, "pipelines of a node take turns on its slow NIC")
+    two_level: bool | None = setting(None, "collectives inside the fabric first, then across")
+    cross_fabric_dtype: str | None = setting(None, "type of gradients on the wire between fabrics",
+                                             valid=("float32", "bfloat16"))
+    recompute: str = setting("none", "activation recomputation", valid=("none", "selective", "full"))
+    pipelines: list[Any] | None = setting(None, "strategy manual: the pipelines, each with `microbatches` and "
+                                                "`stages`, a list of {ranks: [0, 1], layers: 4}")
+
+
+@dataclass
+class Train:
+    """The training loop."""
+
+    steps: int = setting(100, "optimizer steps", minimum=1)
+    global_batch_size: int = setting(32, "samples of a step over all pipelines", minimum=1)
+    seed: int = setting(1234, "seed of the weights and of the data order", minimum=0)
+    precision: str = setting("float32", "arithmetic", valid=("float32", "bfloat16", "float16"))
+    checkpoint_every: int = setting(0, "steps between checkpoints; 0: none", minimum=0)
+    validate_every: int = setting(50, "steps between validations; 0: only after the last step", minimum=0)
+    validation_samples: int = setting(64, "samples of a validation", minimum=1)
+    timeline_every: int = setting(50, "steps between recorded timelines; 0: none", minimum=0)
+    resume: str = setting("auto", "auto, never, or the path of a checkpoint")
+    start_timeout_seconds: float = setting(300.0, "longest wait while process groups are built", above=0)
+    timeout_seconds: float = setting(120.0, "longest wait for another rank while training", above=0)
+
+
+@dataclass
+class Optimizer:
+    """The optimizer and its learning-rate schedule: linear warm-up, then a cosine down to `min_lr`."""
+
+    name: str = setting("adamw", "optimizer", valid=("adamw", "sgd"))
+    lr: float = setting(1e-3, "highest learning rate", above=0)
+    min_lr: float = setting(1e-4, "learning rate at the end of the cosine", minimum=0)
+    warmup_steps: int = setting(10, "steps of the linear warm-up", minimum=0)
+    decay_steps: int | None = setting(None, "step at which the cosine ends; default: train.steps", minimum=1)
+    beta1: float = setting(0.9, "adamw: decay of the first moment", minimum=0, maximum=1)
+    beta2: float = setting(0.95, "adamw: decay of the second moment", minimum=0, maximum=1)
+    epsilon: float = setting(1e-8, "adamw: added to the root of the second moment", above=0)
+    momentum: float = setting(0.9, "sgd: momentum", minimum=0, maximum=1)
+    weight_decay: float = setting(0.1, "decoupled weight decay of matrices", minimum=0)
+    clip_grad_norm: float | None = setting(1.0, "largest global norm of the gradients; null: no clipping", above=0)
+
+
+@dataclass
+class Data:
+    """Where the tokens come from."""
+
+    name: str = setting("python_docs", "kind of data", valid=("python_docs", "tokens", "text"))
+    path: str | None = setting(None, "tokens: the file; text: the folder")
+    dtype: str = setting("uint16", "tokens: type of a token in the file", valid=("uint8", "uint16", "uint32"))
+    tokenizer: str | None = setting(None, "text: a tokenizer file")
+    validation_fraction: float = setting(0.05, "share of the tokens kept for validation", above=0, maximum=0.5)
+
+
+@dataclass
+class Launch:
+    """Where and how the run starts."""
+
+    mode: str = setting("auto", "where the run goes", valid=("auto", "slurm", "emulated", "local"))
+    wait: bool = setting(True, "follow the submitted job")
+    dry_run: bool = setting(False, "show what would be started, start nothing")
+    setup: list[str] = setting([], "lines of the batch script before srun")
+    srun_args: list[str] = setting([], "further arguments of srun")
+    container: str | None = setting(None, "container image")
+    on_mismatch: str = setting("fail", "when a node is not as described",
+                               valid=("fail", "ethernet", "exclude_node"))
+    max_jobs: int | None = setting(None, "most jobs in the queue at a time", minimum=1)
+    probe: bool = setting(False, "measure the links before training")
+    backend: str = setting("auto", "communication library: NCCL on GPUs, gloo on CPUs",
+                           valid=("auto", "gloo", "nccl"))
+    gloo_threads: int = setting(2, "threads of gloo in each process group", minimum=1)
+
+
+@dataclass
+class Run:
+    """The run folder."""
+
+    name: str | None = setting(None, "name of the run; default: the cluster's name")
+    folder: str = setting("runs", "folder that holds all runs")
+
+
+@dataclass
+class Root:
+    """Everything that Hydra composes."""
+
+    cluster: Cluster = group(Cluster, "the cluster, named by +cluster=NAME")
+    model: Model = group(Model, "the model")
+    parallel: Parallel = group(Parallel, "how the work is divided")
+    data: Data = group(Data, "the training data")
+    train: Train = group(Train, "the training loop")
+    optimizer: Optimizer = group(Optimizer, "the optimizer")
+    launch: Launch = group(Launch, "where and how the run starts")
+    run: Run = group(Run, "the run folder")
+    output: str = setting("table", "what `plan` prints", valid=("table", "json", "megatron"))

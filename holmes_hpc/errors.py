@@ -1,0 +1,42 @@
+"""The exceptions that reach a user, each with the exit status of the command that raised it.
+
+A message says three things in this order: the fact, its cause, and the setting to change with its valid values.
+"""
+
+
+class HolmesError(Exception):
+    """Anything that a user can cause or mend; commands print its message without a traceback."""
+
+    exit_status = 1
+
+
+class ConfigurationError(HolmesError, ValueError):
+    """A setting is unknown, malformed, out of range, or contradicts another one."""
+
+    exit_status = 2
+
+
+class PlanRefusedError(HolmesError, ValueError):
+    """No plan of the asked kind exists for this cluster and model; the message says why."""
+
+    exit_status = 2
+
+
+class LaunchImpossibleError(HolmesError):
+    """The forced `launch.mode` cannot work on this machine."""
+
+    exit_status = 2
+
+
+class RunFailedError(HolmesError):
+    """The run started and did not reach its end."""
+
+    exit_status = 1
+
+
+class NetworkError(RunFailedError):
+    """A process group could not be built or broke; the message names its ranks, nodes and network."""
+
+
+class DataError(RunFailedError):
+    """The training data is missing or unusable, which shows only when it is opened."""

@@ -1,0 +1,29 @@
+"""The values that all floors share: Plan, Action, Schedule. Standard library only."""
+
+from holmes_hpc.values.plan import (
+    Group,
+    Pipeline,
+    Plan,
+    Prediction,
+    RankPlace,
+    Reduction,
+    Rejected,
+    ScheduleChoice,
+    Stage,
+)
+from holmes_hpc.values.schedule import Action, ActionKind, Schedule
+
+__all__ = [
+    "Action",
+    "ActionKind",
+    "Group",
+    "Pipeline",
+    "Plan",
+    "Prediction",
+    "RankPlace",
+    "Reduction",
+    "Rejected",
+    "Schedule",
+    "ScheduleChoice",
+    "Stage",
+]

@@ -1,0 +1,199 @@
+"""The plan: who computes what, which process groups exist, and what time and memory that should take.
+
+The planner makes it, the launcher ships it, the engine obeys it, the checkpoint stores it, the analysis joins on
+it. It is made for slots (`ib/0`: a partition label and a number); `planner.bind` puts node names in at start.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+FORMAT_VERSION = 1
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """Where one rank runs. `node` is None until the plan is bound to the nodes that were given."""
+
+    rank: int
+    slot: str
+    local_rank: int
+    gpu: str
+    fabric: str
+    node: str | None = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A contiguous range of layers on a tuple of ranks, which form its tensor-parallel group (in shard order).
+
+    The first stage of a pipeline also holds the embedding, the last one the final norm and the head.
+    """
+
+    ranks: tuple[int, ...]
+    first_layer: int
+    num_layers: int
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Stages in layer order, and the number of micro-batches of each step that flow through them."""
+
+    microbatches: int
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group and the network that it uses.
+
+    `kind` is `tensor`, `data`, `pipeline` (one edge between two stages), `embedding`, or `world`. `network` is the
+    family of a NIC kind (`ib`, `roce`, `ethernet`, ...), or `local` inside a node.
+    """
+
+    kind: str
+    ranks: tuple[int, ...]
+    network: str
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How the gradients of some parameters are summed over every rank that owns them.
+
+    `owns` names units of the architecture (`embedding`, `layers.3`, `head`; `embedding.token` for the token table
+    alone where it is tied). `owners` are all ranks that hold them. `inner` are indices into `Plan.groups`: groups
+    that are disjoint and together hold all owners; each first sums inside itself. `outer`, when not empty, are
+    groups that join the inner ones: with `sharded`, outer group j sums the j-th of `len(outer)` equal parts of the
+    flat gradient between the j-th ranks of the inner groups, which then broadcast it inside; without, each outer
+    group sums the whole gradient (Megatron's embedding groups).
+    """
+
+    owns: tuple[str, ...]
+    owners: tuple[int, ...]
+    inner: tuple[int, ...]
+    outer: tuple[int, ...] = ()
+    sharded: bool = False
+
+
+@dataclass(frozen=True)
+class ScheduleChoice:
+    """Which schedule runs; `digest` is that of its action lists (`values.Schedule.digest`)."""
+
+    name: str
+    warmup_extra: int = 0
+    chunks: int = 1
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the cost model expects of a plan. `machine` is `described` or `emulated`."""
+
+    machine: str
+    step_seconds: float
+    tokens_per_second: float
+    tflops_per_gpu: float
+    memory_gib_per_rank: tuple[float, ...]
+    bubble_fraction: float | None = None
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """An alternative that was not chosen: its layout in words, its figures where it could be priced, the reason."""
+
+    strategy: str
+    layout: str
+    reason: str
+    predicted: Prediction | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A complete plan. Layers are counted from 0; every layer is in exactly one stage of each pipeline."""
+
+    strategy: str
+    world_size: int
+    num_layers: int
+    micro_batch_size: int
+    global_batch_size: int
+    ranks: tuple[RankPlace, ...]
+    pipelines: tuple[Pipeline, ...]
+    groups: tuple[Group, ...]
+    reductions: tuple[Reduction, ...]
+    schedule: ScheduleChoice
+    predicted: Prediction
+    rejected: tuple[Rejected, ...] = ()
+    tied_embeddings: bool = False
+    layer_split: str = "adaptive"
+    notes: tuple[str, ...] = field(default=())
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> str:
+        """Return the plan as JSON text (two-space indent, keys in declaration order)."""
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Read a plan from JSON text.
+
+        Raises ValueError when the text is no plan, names unknown fields, or is of another format version.
+        """
+        data = json.loads(text)
+        if not isinstance(data, dict):
+            raise ValueError("not a plan: the JSON text holds no object")
+        version = data.get("format_version")
+        if version != FORMAT_VERSION:
+            raise ValueError(
+                f"plan of format {version!r}: this version reads format {FORMAT_VERSION}; make the plan anew"
+            )
+        return _build(cls, data, "plan")
+
+    def stages_of(self, rank: int) -> tuple[tuple[int, int], ...]:
+        """Return the (pipeline, stage) indices that `rank` serves, in pipeline order."""
+        return tuple(
+            (p, s)
+            for p, pipeline in enumerate(self.pipelines)
+            for s, stage in enumerate(pipeline.stages)
+            if rank in stage.ranks
+        )
+
+
+def _build(kind: type[Value], data: Any, path: str) -> Value:
+    """Build the dataclass `kind` from parsed JSON, naming the path of whatever does not fit."""
+    if not isinstance(data, dict):
+        raise ValueError(f"{path}: expected an object, found {type(data).__name__}")
+    hints = typing.get_type_hints(kind)
+    unknown = sorted(set(data) - set(hints))
+    if unknown:
+        raise ValueError(f"{path}: unknown fields {', '.join(unknown)}")
+    values = {name: _convert(hints[name], item, f"{path}.{name}") for name, item in data.items()}
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _convert(hint: Any, item: Any, path: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if item is None:
+            return None
+        return _convert(next(a for a in arguments if a is not type(None)), item, path)
+    if origin is tuple:
+        if not isinstance(item, list):
+            raise ValueError(f"{path}: expected a list, found {type(item).__name__}")
+        return tuple(_convert(arguments[0], each, f"{path}[{i}]") for i, each in enumerate(item))
+    if dataclasses.is_dataclass(hint):
+        return _build(typing.cast(type, hint), item, path)
+    if hint is float and isinstance(item, int) and not isinstance(item, bool):
+        return float(item)
+    if not isinstance(item, hint) or (isinstance(item, bool) and hint is not bool):
+        raise ValueError(f"{path}: expected {hint.__name__}, found {item!r}")
+    return item
