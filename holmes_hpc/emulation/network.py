@@ -194,8 +194,8 @@ def _shaping_line(interface: str, bandwidth_gbps: float) -> str:
 def burst_bytes(bandwidth_gbps: float) -> int:
     """Return the token bucket's size: 2 ms at the rate, at least the 64 KiB that TCP hands over at once.
 
-    What fits into the bucket passes at once, so a slow link gets a smaller one: 10 ms at the rate, and never less
-    than a jumbo frame.
+    What fits into the bucket passes at once, so a slow link gets a smaller one: 10 ms at the rate, and never
+    less than a jumbo frame.
     """
     bytes_per_millisecond = bandwidth_gbps * 1e9 / 8 / 1000
     return round(max(2 * bytes_per_millisecond, min(72_000, 10 * bytes_per_millisecond), 12_000))
