@@ -23,7 +23,7 @@ class FailureReport:
         """Take an event `ended` of a rank, or `failed` of the launcher."""
         if event["event"] == "failed":
             self._messages.append(str(event["message"]))
-        elif not event["by_us"]:
+        else:
             self._ended.append(event)
 
     def message(self) -> str:
@@ -37,7 +37,7 @@ class FailureReport:
 
     def _rank_of_cause(self, event: dict[str, Any]) -> int:
         """Order: killed; failed by itself; only lost a neighbour (what a dead rank does to the others)."""
-        if event["signal"] is not None:
+        if event["status"] < 0:
             return 0
         report = self._error(event["rank"])
         return 2 if report is None or report["type"] in ("NetworkError", "DistBackendError", "RuntimeError") else 1
@@ -49,8 +49,8 @@ class FailureReport:
     def _describe(self, event: dict[str, Any]) -> str:
         who = f"rank {event['rank']} on node {event['node']} (slot {event['slot']})"
         log = f"log: {self._folder.log_path(event['rank'])}"
-        if event["signal"] is not None:
-            name = signal.Signals(event["signal"]).name
+        if event["status"] < 0:
+            name = signal.Signals(-event["status"]).name
             hint = " (if nobody killed it, the kernel may have: out of memory)" if name == "SIGKILL" else ""
             return f"{who} was ended by {name}{hint}; {log}"
         report = self._error(event["rank"])

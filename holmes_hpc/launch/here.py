@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import select
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -62,7 +61,7 @@ def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFo
 def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFolder,
                    network: EmulatedNetwork | None) -> list[RankSettings]:
     machine = Machine.emulated(cluster)
-    host = "127.0.0.1" if network is None else network.address(str(plan.ranks[0].node), "ethernet")
+    host = "127.0.0.1" if network is None else network.node(plan.ranks[0].slot).ethernet_address
     settings = []
     for place in plan.ranks:
         node = cluster.node_of(place.rank)
@@ -70,7 +69,7 @@ def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder:
         if network is None:
             interfaces = dict.fromkeys({"local", "ethernet", node.network}, "lo")
         else:
-            interfaces = network.interfaces(str(place.node))
+            interfaces = network.node(place.slot).interface_names
         settings.append(RankSettings(
             rank=place.rank, node=str(place.node), slot=place.slot, plan=plan, config=config, folder=folder,
             interfaces=interfaces, host=host, peak_tflops=machine.tflops(node, config.train.precision),
@@ -82,9 +81,8 @@ def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder:
 def _follow(world: World, folder: RunFolder, reporter: Reporter, failure: FailureReport) -> int:
     seen = 0
     while True:
-        select.select([world.event_fd], [], [], POLL_SECONDS)
         status = world.poll()
-        for event in world.events():
+        for event in world.events(timeout_seconds=POLL_SECONDS):
             _handle(event, world, folder, reporter, failure)
         rows = read_metrics(folder)
         for row in rows[seen:]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Sequence
 
 from holmes_hpc.emulation.world import WorldContext
 from holmes_hpc.launch.settings import RankSettings
 
-GRACE_SECONDS = 2.0
+GRACE_SECONDS = 1.5
 """How long other ranks may report their own errors after the first one ended; then they are killed."""
 
 
@@ -46,36 +44,16 @@ def _report_progress(context: WorldContext, rank: int, done: int, total: int, de
 def _watch(context: WorldContext, running: dict[int, RankSettings]) -> int:
     failed_at: float | None = None
     while running:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            if failed_at is not None and time.monotonic() - failed_at > GRACE_SECONDS:
-                _end(context, running)
-                return 1
-            time.sleep(0.02)
+        if failed_at is not None and time.monotonic() - failed_at > GRACE_SECONDS:
+            context.end_ranks(grace_seconds=0.0)
+            return 1
+        ended = context.wait(timeout_seconds=GRACE_SECONDS / 10 if failed_at else None)
+        if ended is None or ended[0] not in running:
             continue
-        settings = running.pop(pid, None)
-        if settings is None or status == 0:
-            continue
-        context.send(_ended(settings, status, by_us=False))
-        failed_at = failed_at or time.monotonic()
+        pid, status = ended
+        settings = running.pop(pid)
+        if status != 0:
+            context.send({"event": "ended", "rank": settings.rank, "node": settings.node, "slot": settings.slot,
+                          "status": status})
+            failed_at = failed_at or time.monotonic()
     return 0 if failed_at is None else 1
-
-
-def _end(context: WorldContext, running: dict[int, RankSettings]) -> None:
-    for pid in running:
-        os.kill(pid, signal.SIGKILL)
-    for pid, settings in running.items():
-        _, status = os.waitpid(pid, 0)
-        context.send(_ended(settings, status, by_us=True))
-
-
-def _ended(settings: RankSettings, status: int, *, by_us: bool) -> dict[str, object]:
-    return {
-        "event": "ended",
-        "rank": settings.rank,
-        "node": settings.node,
-        "slot": settings.slot,
-        "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
-        "status": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
-        "by_us": by_us,
-    }
