@@ -23,24 +23,32 @@ def storage_error(path: Path, error: OSError) -> HolmesError:
     ConfigurationError where another `run.folder` is needed, RunFailedError where the disk is full or broken.
     """
     if error.errno in _FULL:
-        return RunFailedError(f"{path} cannot be written: the disk or the quota is full ({error.strerror}); free "
-                              f"space there or choose another place with run.folder=PATH")
+        return RunFailedError(f"{path} cannot be written: the disk or the quota is full ({error.strerror}); "
+                              f"free space there or choose another place with run.folder=PATH")
     if error.errno in _REFUSED:
-        return ConfigurationError(f"{path} cannot be written: {error.strerror}; set run.folder to a folder that "
-                                  f"you may write, such as run.folder=~/runs")
-    return RunFailedError(f"{path} cannot be written: {error.strerror or error}; check the file system or choose "
-                          f"another place with run.folder=PATH")
+        return ConfigurationError(f"{path} cannot be written: {error.strerror}; set run.folder to a folder "
+                                  f"that you may write, such as run.folder=~/runs")
+    return RunFailedError(f"{path} cannot be written: {error.strerror or error}; check the file system or "
+                          f"choose another place with run.folder=PATH")
 
 
 def write_json_atomic(path: Path, value: Any) -> None:
-    """Write `value` as JSON in place of `path`: readers see the old file or the new one, whole.
+    """Write `value` as JSON in place of `path`, as `write_text_atomic` does.
 
-    Numbers that JSON lacks (NaN, infinities) become null. Raises as `storage_error` says.
+    Numbers that JSON lacks (NaN, infinities) become null.
+    """
+    write_text_atomic(path, json.dumps(finite(value), indent=1) + "\n")
+
+
+def write_text_atomic(path: Path, text: str) -> None:
+    """Write `text` in place of `path`: readers see the old file or the new one, whole.
+
+    Raises as `storage_error` says.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:
-            temporary.write_text(json.dumps(finite(value), indent=1) + "\n", encoding="utf-8")
+            temporary.write_text(text, encoding="utf-8")
             temporary.replace(path)
         except OSError:
             temporary.unlink(missing_ok=True)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import secrets
 import string
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from holmes_hpc.errors import ConfigurationError
-from holmes_hpc.runs.files import storage_error, write_json_atomic
+from holmes_hpc.runs.files import storage_error, write_json_atomic, write_text_atomic
+from holmes_hpc.runs.metrics import MetricsWriter
 
 __all__ = ["RunFolder", "new_run_id", "write_json_atomic"]
 
@@ -30,8 +33,8 @@ class RunFolder:
         and RunFailedError where the disk is full.
         """
         if name in ("", ".", "..") or "/" in name or "\0" in name:
-            raise ConfigurationError(f"run.name={name!r} cannot name a folder; use a word without `/`, such as "
-                                     f"run.name=first_try")
+            raise ConfigurationError(f"run.name={name!r} cannot name a folder; use a word without `/`, "
+                                     f"such as run.name=first_try")
         parent = Path(base).expanduser().absolute() / name
         try:
             parent.mkdir(parents=True, exist_ok=True)
@@ -47,12 +50,12 @@ class RunFolder:
         """Return the run folder at `path`; raises ConfigurationError where there is none."""
         folder = cls(Path(path).expanduser().absolute())
         if not folder.path.is_dir():
-            raise ConfigurationError(f"{folder.path} is no run folder: it does not exist; name a folder such as "
-                                     f"runs/mixed/{new_run_id()}")
+            raise ConfigurationError(f"{folder.path} is no run folder: it does not exist; name a folder "
+                                     f"such as runs/mixed/{new_run_id()}")
         if not any(known.exists() for known in (folder.config_path, folder.job_path, folder.metrics_path,
                                                 folder.result_path, folder.ranks)):
-            raise ConfigurationError(f"{folder.path} is no run folder: it has neither config.yaml nor job.json; "
-                                     f"name the folder of one run, two levels below run.folder")
+            raise ConfigurationError(f"{folder.path} is no run folder: it has neither config.yaml nor "
+                                     f"job.json; name the folder of one run, two levels below run.folder")
         return folder
 
     @property
@@ -120,6 +123,19 @@ class RunFolder:
     def restart_plan_path(self, restart: int) -> Path:
         """Return the file of the plan that the run made at its restart with this number (from 0)."""
         return self.path / f"plan-{restart}.json"
+
+    def write_json(self, path: Path, value: Any) -> None:
+        """Write a JSON file of this run whole; raises as `files.storage_error` says."""
+        write_json_atomic(path, value)
+
+    def write_text(self, path: Path, text: str) -> None:
+        """Write a text file of this run whole; raises as `files.storage_error` says."""
+        write_text_atomic(path, text)
+
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        """Append one step to metrics.jsonl; raises as `files.storage_error` says."""
+        with MetricsWriter(self.metrics_path) as writer:
+            writer.write(record)
 
 
 def new_run_id() -> str:

@@ -7,6 +7,7 @@ import platform
 import pwd
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -20,35 +21,38 @@ _PACKAGES = ("torch", "hydra-core", "omegaconf", "submitit", "pandas", "numpy")
 _GIT_SECONDS = 5.0
 
 
-def write_job(folder: RunFolder, command: Sequence[str], *, mode: str, emulated: bool, job_id: str | None = None,
-              components: Sequence[Mapping[str, Any]] = (), restarts: int = 0) -> None:
+def write_job(folder: RunFolder, ranks: Sequence[tuple[int, str, int | None]] = (), *,
+              command: Sequence[str] | None = None, emulated: bool | None = None,
+              job_id: str | None = None, components: Sequence[Mapping[str, Any]] = (),
+              restarts: int = 0) -> None:
     """Write job.json for the calling process, the run's main process.
 
-    `job_id` and `components` are Slurm's; `mode` is the launch mode that was decided. Call it before ranks
-    start, since inside a user namespace neither git nor the user's name can be asked for. No environment is
-    recorded. Raises as `files.storage_error` says.
+    `ranks` holds (rank, node, pid as seen from outside or None); `job_id` and `components` are Slurm's;
+    `command` defaults to this process's arguments. A later call by the same process replaces the ranks alone.
+    Make the first before ranks start, so that a run that is killed while it starts can be healed. No
+    environment is recorded. Raises as `files.storage_error` says.
     """
+    rows = [{"rank": rank, "node": node, "pid": pid} for rank, node, pid in ranks]
+    job = read_json(folder.job_path)
+    pid, start = os.getpid(), process_start(os.getpid())
+    if isinstance(job, dict) and (job.get("main_pid"), job.get("main_start")) == (pid, start):
+        write_json_atomic(folder.job_path, {**job, "ranks": rows})
+        return
     write_json_atomic(folder.job_path, {
         "job_id": job_id,
         "components": list(components),
         "restarts": restarts,
-        "ranks": [],
-        "mode": mode,
+        "ranks": rows,
         "emulated": emulated,
-        "main_pid": os.getpid(),
-        "main_start": process_start(os.getpid()),
+        "main_pid": pid,
+        "main_start": start,
         "host": socket.gethostname(),
         "user": _user_name(),
-        "command": list(command),
+        "command": list(sys.argv if command is None else command),
         "folder": os.getcwd(),
         "versions": _versions(),
         "git": git_state(Path.cwd()),
     })
-
-
-def update_job(folder: RunFolder, **fields: Any) -> None:
-    """Replace fields of job.json, such as `ranks`: a list of {"rank", "node", "pid" as seen from outside}."""
-    write_json_atomic(folder.job_path, {**(read_json(folder.job_path) or {}), **fields})
 
 
 def process_start(pid: int) -> int | None:
@@ -77,7 +81,7 @@ def main_is_alive(job: Mapping[str, Any]) -> bool | None:
 
 
 def _may_be_hidden(pid: int) -> bool:
-    """Say whether a process that /proc does not show lives: with `hidepid` other users' processes are hidden."""
+    """Say whether a process lives that /proc does not show, as other users' with `hidepid`."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

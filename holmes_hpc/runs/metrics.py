@@ -51,7 +51,7 @@ class MetricsWriter:
         self.close()
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """Return the records of a file of JSON lines, in order; [] where it is missing.
 
     Torn lines, which a killed writer leaves, are left out.
