@@ -105,7 +105,8 @@ except RunFailedError as error:
     within = ["unshare", "-Urm", "sh", "-c", mount, "sh"]
     if subprocess.run([*within, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("no small file system can be mounted here")
-    done = subprocess.run([*within, sys.executable, "-c", program, "/mnt"], cwd=ROOT, capture_output=True, text=True, check=True)
+    command = [*within, sys.executable, "-c", program, "/mnt"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("""['result.json'] ['{', '"old":', '1', '}'] /mnt/result.json cannot be""")
 
 
@@ -205,7 +206,7 @@ def test_a_result_is_drawn_from_the_metrics(tmp_path):
 
 def _job_of_another_process(folder, then):
     """Let a process write job.json and end (`then` "end"), be a zombie, or live on; return it."""
-    program = ("import sys, time; from pathlib import Path; from holmes_hpc.runs import RunFolder, write_job; "
+    program = ("import sys, time; from pathlib import Path; from holmes_hpc.runs import RunFolder, write_job;"
                f"write_job(RunFolder(Path({str(folder.path)!r})), emulated=True); "
                f"time.sleep({60 if then == 'live' else 0})")
     process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)
