@@ -77,7 +77,10 @@ def test_the_cpu_is_measured():
     assert gpu("cpu").peak_tflops == kind.peak_tflops
 
 
-@pytest.mark.parametrize(("name", "near"), [("a100-80gb", "a100-80g"), ("H100", "h100"), ("rtx3090", "3090"), ("a100-8", "a100-80g")])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("a100-80gb", "a100-80g"), ("H100", "h100"), ("rtx3090", "3090"), ("a100-8", "a100-80g")],
+)
 def test_an_unknown_gpu_is_refused_with_a_near_match(name, near):
     with pytest.raises(ConfigurationError) as caught:
         gpu(name, "cluster.partitions.ib.gpu")

@@ -83,7 +83,7 @@ def host_memory_gib() -> float:
 
 
 def host_cores() -> int:
-    """Return the number of CPU cores that this process may use: its affinity, or its control group's quota."""
+    """Return the number of CPU cores that this process may use, by affinity and control group."""
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()

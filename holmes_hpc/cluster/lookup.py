@@ -26,7 +26,8 @@ def unknown(name: str, valid: Iterable[str], kind: str, path: str) -> str:
     """Return the message for a name that is not among the valid ones."""
     names = list(valid)
     text = str(name).casefold()
-    near = ([valid for valid in names if text and valid.startswith(text)]
+    near = ([entry for entry in names if entry == text]
+            or [entry for entry in names if text and entry.startswith(text)]
             or difflib.get_close_matches(text, names, n=1, cutoff=0.5))
     hint = f"; did you mean {' or '.join(near[:3])}?" if near else "."
     return f"{path}: unknown {kind} {name!r}{hint} Valid: {', '.join(names)}"
