@@ -16,25 +16,58 @@ Row = dict[str, Any]
 
 def print_runs(console: Console, table: pd.DataFrame) -> None:
     """Print `runs`' table as three: what ran, how fast, and networks, prediction and loss."""
-    rows = table.to_dict("records")
+    rows = _rows(table)
     numbers = [str(number) for number in range(1, len(rows) + 1)]
-    _print(console, "Runs", rows, {
-        "#": lambda row: numbers[row["index"]], "run": _text("run"), "cluster": _cluster, "model": _text("workload"),
-        "measured on": _text("machine"), "status": _text("status"), "steps": _steps,
-    }, caption="steps: done (of these, first ones left out of the medians below)")
-    _print(console, "Speed: medians over the measured steps", rows, {
-        "#": lambda row: numbers[row["index"]], "strategy": _text("strategy"), "layout": _text("layout"),
-        "layers": _text("layers"), "schedule": _text("schedule"), "tokens/s": lambda row: _rate(row),
-        "TFLOPS/GPU": _format("tflops_per_gpu", significant), "MFU": _format("mfu", percent),
-        "bubble": _format("bubble_fraction", percent), "exposed comm.": _format("exposed_comm_seconds", seconds),
-    }, caption=_machine_note(rows))
-    _print(console, "Step time, networks, loss", rows, {
-        "#": lambda row: numbers[row["index"]], "step": _format("step_seconds", seconds),
-        "predicted": _format("predicted_step_seconds", seconds), "for": _text("predicted_machine"),
-        "measured/predicted": _format("measured_to_predicted", significant),
-        "Ethernet/step": _format("bytes_ethernet", size), "fabric/step": _format("bytes_fabric", size),
-        "loss": _format("final_loss", loss), "validation": _format("validation_loss", loss),
-    }, caption=_prediction_note(rows))
+    _print(
+        console,
+        "Runs",
+        rows,
+        {
+            "#": lambda row: numbers[row["index"]],
+            "run": _text("run"),
+            "cluster": _cluster,
+            "model": _text("workload"),
+            "measured on": _text("machine"),
+            "status": _text("status"),
+            "steps": _steps,
+        },
+        caption="steps: done (of these, first ones left out of the medians below)",
+    )
+    _print(
+        console,
+        "Speed: medians over the measured steps",
+        rows,
+        {
+            "#": lambda row: numbers[row["index"]],
+            "strategy": _text("strategy"),
+            "layout": _text("layout"),
+            "layers": _text("layers"),
+            "schedule": _text("schedule"),
+            "tokens/s": _rate,
+            "TFLOPS/GPU": _format("tflops_per_gpu", significant),
+            "MFU": _format("mfu", percent),
+            "bubble": _format("bubble_fraction", percent),
+            "exposed comm.": _format("exposed_comm_seconds", seconds),
+        },
+        caption=_machine_note(rows),
+    )
+    _print(
+        console,
+        "Step time, networks, loss",
+        rows,
+        {
+            "#": lambda row: numbers[row["index"]],
+            "step": _format("step_seconds", seconds),
+            "predicted": _format("predicted_step_seconds", seconds),
+            "for": _text("predicted_machine"),
+            "measured / predicted": _format("measured_to_predicted", significant),
+            "Ethernet / step": _format("bytes_ethernet", size),
+            "fabric / step": _format("bytes_fabric", size),
+            "loss": _format("final_loss", loss),
+            "validation": _format("validation_loss", loss),
+        },
+        caption=_prediction_note(rows),
+    )
     for row in rows:
         if pd.notna(row["error"]):
             console.print(f"{row['run']} {row['status']}: {row['error']}", markup=False, highlight=False)
@@ -42,13 +75,25 @@ def print_runs(console: Console, table: pd.DataFrame) -> None:
 
 def print_groups(console: Console, table: pd.DataFrame, by: str) -> None:
     """Print `grouped`'s table."""
-    rows = table.to_dict("records")
-    _print(console, f"Medians by {by}", rows, {
-        by: _text(by), "runs": _text("runs"), "cluster": _cluster, "model": _text("workload"),
-        "measured on": _text("machine"), "tokens/s": lambda row: _rate(row),
-        "TFLOPS/GPU": _format("tflops_per_gpu", significant), "MFU": _format("mfu", percent),
-        "bubble": _format("bubble_fraction", percent), "Ethernet/step": _format("bytes_ethernet", size),
-    }, caption="only runs alike in cluster, order, model, machine and precision are put together")
+    rows = _rows(table)
+    _print(
+        console,
+        f"Medians by {by}",
+        rows,
+        {
+            by: _text(by),
+            "runs": _text("runs"),
+            "cluster": _cluster,
+            "model": _text("workload"),
+            "measured on": _text("machine"),
+            "tokens/s": _rate,
+            "TFLOPS/GPU": _format("tflops_per_gpu", significant),
+            "MFU": _format("mfu", percent),
+            "bubble": _format("bubble_fraction", percent),
+            "Ethernet / step": _format("bytes_ethernet", size),
+        },
+        caption="only runs alike in cluster, order, model, machine and precision are put together",
+    )
 
 
 def significant(value: float) -> str:
@@ -83,16 +128,47 @@ def loss(value: float) -> str:
     return f"{value:.3f}"
 
 
-def _print(console: Console, title: str, rows: list[Row], columns: dict[str, Callable[[Row], str]],
-           caption: str | None = None) -> None:
-    texts = {"#", "run", "cluster", "model", "measured on", "status", "strategy", "layout", "layers", "schedule", "for"}
-    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left",
-                  title_style="bold", padding=(0, 1), pad_edge=False)
+def _print(
+    console: Console,
+    title: str,
+    rows: list[Row],
+    columns: dict[str, Callable[[Row], str]],
+    caption: str | None = None,
+) -> None:
+    texts = {
+        "#",
+        "run",
+        "cluster",
+        "model",
+        "measured on",
+        "status",
+        "strategy",
+        "layout",
+        "layers",
+        "schedule",
+        "for",
+    }
+    table = Table(
+        title=title,
+        caption=caption,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        title_style="bold",
+        padding=(0, 1),
+        collapse_padding=True,
+        pad_edge=False,
+    )
     for name in columns:
         table.add_column(name, justify="left" if name in texts else "right", overflow="fold")
     for index, row in enumerate(rows):
         table.add_row(*(escape(cell({**row, "index": index})) for cell in columns.values()))
     console.print(table)
+    console.print()
+
+
+def _rows(table: pd.DataFrame) -> list[Row]:
+    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
 
 
 def _text(name: str) -> Callable[[Row], str]:
@@ -105,7 +181,7 @@ def _format(name: str, form: Callable[[float], str]) -> Callable[[Row], str]:
 
 def _cluster(row: Row) -> str:
     name = _text("cluster")(row)
-    return f"{name} ({row['order']})" if pd.notna(row["order"]) and row["order"] != "grouped" else name
+    return f"{name}, {row['order']}" if pd.notna(row["order"]) and row["order"] != "grouped" else name
 
 
 def _steps(row: Row) -> str:
@@ -118,7 +194,7 @@ def _rate(row: Row) -> str:
 
 def _machine_note(rows: list[Row]) -> str | None:
     notes = {
-        "emulated": "emulated: NICs of this machine's emulated cluster and its CPU, not the cluster's hardware",
+        "emulated": "emulated: NICs of an emulated cluster and the CPU of this machine, not the cluster's",
         "wind tunnel": "wind tunnel: emulated NICs, timed waits in place of GPUs",
         "local": "local: processes of one machine, NICs not emulated",
     }
@@ -127,6 +203,12 @@ def _machine_note(rows: list[Row]) -> str | None:
 
 
 def _prediction_note(rows: list[Row]) -> str | None:
-    other = any(pd.notna(row["predicted_step_seconds"]) and pd.isna(row["measured_to_predicted"])
-                and row["measured_steps"] for row in rows)
-    return "no ratio where the prediction is for another machine than the one that measured" if other else None
+    other = any(
+        pd.notna(row["predicted_step_seconds"])
+        and pd.isna(row["measured_to_predicted"])
+        and row["measured_steps"]
+        for row in rows
+    )
+    return (
+        "no ratio where the prediction is for another machine than the one that measured" if other else None
+    )

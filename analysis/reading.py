@@ -68,7 +68,9 @@ def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
     ConfigurationError for a path that does not exist or holds no run.
     """
     if not paths:
-        raise ConfigurationError("no run was named: give run folders, or folders that hold runs, such as runs/mixed")
+        raise ConfigurationError(
+            "no run was named: give run folders, or folders that hold runs, such as runs/mixed"
+        )
     folders: dict[Path, None] = {}
     for path in map(Path, paths):
         if not path.is_dir():
@@ -158,7 +160,7 @@ def _newest_steps(records: list[Record]) -> list[Record]:
 
 
 def _newest_actions(records: list[Record]) -> list[Record]:
-    """Keep of each step the newest recording: a new one begins where the step changes or an action repeats."""
+    """Keep each step's newest recording: a new one begins where the step changes or an action repeats."""
     recordings: dict[Any, dict[Any, Record]] = {}
     previous = None
     for record in records:

@@ -1,7 +1,8 @@
 """The tables of runs: `load` (steps), `runs`, `ranks` (recorded actions) and `links` (process groups).
 
-Every function takes run folders, or folders that hold runs. Units stand in the column names; rates are per second,
-`tflops_per_gpu` and `mfu` count the model's FLOPs only, `bytes_*` are of one step, all nodes together.
+Every function takes run folders, or folders that hold runs. Units stand in the column names; rates are per
+second, `tflops_per_gpu` and `mfu` count the model's FLOPs only, `bytes_*` are of one step, all nodes
+together.
 """
 
 from __future__ import annotations
@@ -18,15 +19,35 @@ WARMUP_STEPS = 3
 """First steps that medians leave out; half of them where a run has fewer than twice as many."""
 
 MEASURES = [
-    "tokens_per_second", "samples_per_second", "step_seconds", "tflops_per_gpu", "mfu", "bubble_fraction",
-    "exposed_comm_seconds", "bytes_ethernet", "bytes_fabric", "memory_gib",
+    "tokens_per_second",
+    "samples_per_second",
+    "step_seconds",
+    "tflops_per_gpu",
+    "mfu",
+    "bubble_fraction",
+    "exposed_comm_seconds",
+    "bytes_ethernet",
+    "bytes_fabric",
+    "memory_gib",
 ]
 """The columns of metrics.jsonl of which `runs` holds the median."""
 
 STEP_COLUMNS = ["step", "loss", "validation_loss", "tokens", "samples", *MEASURES, "grad_norm", "lr", "time"]
 
-ACTION_COLUMNS = ["step", "rank", "node", "slot", "fabric", "action", "kind", "pipeline", "stage", "microbatch",
-                  "start", "end"]
+ACTION_COLUMNS = [
+    "step",
+    "rank",
+    "node",
+    "slot",
+    "fabric",
+    "action",
+    "kind",
+    "pipeline",
+    "stage",
+    "microbatch",
+    "start",
+    "end",
+]
 
 LINK_COLUMNS = ["group", "kind", "ranks", "nodes", "network"]
 
@@ -43,10 +64,9 @@ def load(*folders: str | os.PathLike[str]) -> pd.DataFrame:
 def runs(*folders: str | os.PathLike[str]) -> pd.DataFrame:
     """Return one row a run: what ran, medians over its measured steps, predicted against measured, losses.
 
-    `warmup_steps` first steps are left out of the medians. `tokens_per_second_low` and `_high` are the 10th and the
-    90th percentile over the measured steps.
-    `measured_to_predicted` is missing where the prediction is for another machine than the one that measured.
-    Raises ConfigurationError for a path that is no run.
+    `warmup_steps` first steps are left out of the medians. `tokens_per_second_low` and `_high` are the 10th
+    and the 90th percentile over the measured steps. `measured_to_predicted` is missing where the prediction
+    is for another machine than the one that measured. Raises ConfigurationError for a path that is no run.
     """
     return runs_table(read_runs(*folders))
 
@@ -69,8 +89,16 @@ def links(*folders: str | os.PathLike[str]) -> pd.DataFrame:
         places = run.places()
         for number, group in enumerate(run.plan.get("groups") or []):
             nodes = tuple(dict.fromkeys(places.get(rank, {}).get("node") for rank in group["ranks"]))
-            rows.append({**_identity(run), "group": number, "kind": group["kind"], "ranks": tuple(group["ranks"]),
-                         "nodes": nodes, "network": group["network"]})
+            rows.append(
+                {
+                    **_identity(run),
+                    "group": number,
+                    "kind": group["kind"],
+                    "ranks": tuple(group["ranks"]),
+                    "nodes": nodes,
+                    "network": group["network"],
+                }
+            )
     return _frame(rows, [*_IDENTITY, *LINK_COLUMNS])
 
 
@@ -82,7 +110,9 @@ def steps_table(found: list[Run]) -> pd.DataFrame:
         warmup = warmup_steps(len(run.metrics))
         for index, record in enumerate(run.metrics):
             # A step's own `emulated` wins over the run's.
-            rows.append({**described, "warmup": index < warmup, **{k: v for k, v in record.items() if v is not None}})
+            rows.append(
+                {**described, "warmup": index < warmup, **{k: v for k, v in record.items() if v is not None}}
+            )
     return _frame(rows, [*DESCRIPTION, "warmup", *STEP_COLUMNS], numeric=STEP_COLUMNS[:-1])
 
 
@@ -94,12 +124,17 @@ def runs_table(found: list[Run]) -> pd.DataFrame:
 
 def actions_table(found: list[Run]) -> pd.DataFrame:
     """Return `ranks`' table of runs that were read before."""
-    rows = []
+    rows: list[Record] = []
     for run in found:
         places, identity = run.places(), _identity(run)
         for rank, records in run.timeline().items():
             place = places.get(rank, {})
-            where = {"rank": rank, "node": place.get("node"), "slot": place.get("slot"), "fabric": place.get("fabric")}
+            where = {
+                "rank": rank,
+                "node": place.get("node"),
+                "slot": place.get("slot"),
+                "fabric": place.get("fabric"),
+            }
             rows.extend({**identity, **where, **record} for record in records)
     return _frame(rows, [*_IDENTITY, *ACTION_COLUMNS], numeric=["start", "end"])
 
@@ -110,8 +145,23 @@ def warmup_steps(steps: int) -> int:
 
 
 DESCRIPTION = [
-    "run", "folder", "cluster", "order", "model", "workload", "strategy", "layout", "layers", "layer_split", "schedule",
-    "precision", "world_size", "micro_batch_size", "global_batch_size", "emulated", "machine",
+    "run",
+    "folder",
+    "cluster",
+    "order",
+    "model",
+    "workload",
+    "strategy",
+    "layout",
+    "layers",
+    "layer_split",
+    "schedule",
+    "precision",
+    "world_size",
+    "micro_batch_size",
+    "global_batch_size",
+    "emulated",
+    "machine",
 ]
 
 
@@ -176,9 +226,9 @@ def summarise(run: Run) -> dict[str, Any]:
 def grouped(table: pd.DataFrame, by: str) -> pd.DataFrame:
     """Return one row for each value of column `by`: medians over its runs, and `runs`, how many they are.
 
-    Runs are only put together where cluster, order, workload, machine and precision are alike: an emulated run is
-    never averaged with a real one. `tokens_per_second_low` and `_high` are the slowest and the fastest run's median.
-    Runs without a measured step are left out.
+    Runs are only put together where cluster, order, workload, machine and precision are alike: an emulated
+    run is never averaged with a real one. `tokens_per_second_low` and `_high` are the slowest and the fastest
+    run's median. Runs without a measured step are left out.
     """
     keys = list(dict.fromkeys([*COMPARABLE, by]))
     measured = table[table["measured_steps"] > 0]
@@ -210,7 +260,7 @@ def _emulated(run: Run) -> bool | None:
 
 
 def _frame(rows: list[Record], columns: list[str], numeric: list[str] | None = None) -> pd.DataFrame:
-    """Return a table with `columns` first, present even where no row has them, then whatever else rows hold."""
+    """Return a table with `columns` first, there even where no row has them, then whatever else rows hold."""
     table = pd.DataFrame(rows, columns=None if rows else columns)
     extra = [name for name in table.columns if name not in columns]
     table = table.reindex(columns=[*columns, *extra])

@@ -1,9 +1,9 @@
 """`python -m analysis.throughput RUN...`: tables and pictures of finished or running runs.
 
-`holmes throughput` calls `main` here. It is safe from a folder named `analysis` in the user's current folder: a
-console script has its own folder, not the current one, at the head of `sys.path`, so `analysis` is the installed
-package. `python -m` puts the current folder first: there a local `analysis/__init__.py` would win, and
-`holmes throughput` is the way.
+`holmes throughput` calls `main` here. It is safe from a folder named `analysis` in the user's current folder:
+a console script has its own folder, not the current one, at the head of `sys.path`, so `analysis` is the
+installed package. `python -m` puts the current folder first: there a local `analysis/__init__.py` would win,
+and `holmes throughput` is the way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TIMELINE_RUNS = 4
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command with `argv` (default: the process's arguments) and return its exit status, 2 for wrong ones."""
+    """Run the command with `argv` (default: the process's) and return its exit status: 2, wrong arguments."""
     try:
         arguments = _parser().parse_args(argv)
     except SystemExit as end:
@@ -44,15 +44,30 @@ def _parser() -> argparse.ArgumentParser:
         prog="holmes throughput" if Path(sys.argv[0]).name == "holmes" else "python -m analysis.throughput",
         description="How fast runs were, and why: tables, and pictures of throughput, timeline and loss.",
     )
-    parser.add_argument("runs", nargs="+", metavar="RUN",
-                        help="a run folder, finished or running, or a folder that holds runs, such as runs/mixed")
-    parser.add_argument("--out", type=Path, metavar="FOLDER",
-                        help="where pictures go; default: the run's folder for one run, else the current folder")
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="a run folder, finished or running, or a folder that holds runs, such as runs/mixed",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="where pictures go; default: the run's folder for one run, else the current folder",
+    )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the table of runs as CSV")
-    parser.add_argument("--json", action="store_true", help="print the table of runs as JSON, and nothing else")
-    parser.add_argument("--by", metavar="COLUMN",
-                        help="put runs together that are alike in this column of the table, such as strategy or layout")
-    parser.add_argument("--step", type=int, metavar="N", help="the step of the timeline; default: the last recorded")
+    parser.add_argument(
+        "--json", action="store_true", help="print the table of runs as JSON, and nothing else"
+    )
+    parser.add_argument(
+        "--by",
+        metavar="COLUMN",
+        help="put runs together that are alike in this column of the table, such as strategy or layout",
+    )
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="the step of the timeline; default: the last recorded"
+    )
     parser.add_argument("--no-pictures", action="store_true", help="only tables")
     return parser
 
@@ -67,7 +82,9 @@ def _report(arguments: argparse.Namespace) -> int:
     groups = None
     if arguments.by:
         if arguments.by not in table.columns:
-            raise ConfigurationError(f"--by {arguments.by}: no such column; columns: {', '.join(table.columns)}")
+            raise ConfigurationError(
+                f"--by {arguments.by}: no such column; columns: {', '.join(table.columns)}"
+            )
         groups = grouped(table, arguments.by)
     shown = table if groups is None else groups
     if arguments.csv:
@@ -96,7 +113,7 @@ def _draw(arguments: argparse.Namespace, found: list[Run], shown: pd.DataFrame) 
     lines = []
     try:
         out.mkdir(parents=True, exist_ok=True)
-        if len(steps):
+        if len(steps) and len(shown):
             throughput_picture(shown, out / "throughput.png", arguments.by)
             loss_picture(steps, out / "loss.png")
             lines += [f"wrote {out / 'throughput.png'}", f"wrote {out / 'loss.png'}"]
@@ -104,8 +121,9 @@ def _draw(arguments: argparse.Namespace, found: list[Run], shown: pd.DataFrame) 
             lines.append("no step was measured yet: no picture of throughput and loss")
         return lines + _draw_timeline(found, out / "timeline.png", arguments.step)
     except OSError as error:
-        raise ConfigurationError(f"{out}: cannot write pictures there: {error.strerror}; name a folder by --out") \
-            from None
+        raise ConfigurationError(
+            f"{out}: cannot write pictures there: {error.strerror}; name a folder by --out"
+        ) from None
 
 
 def _draw_timeline(found: list[Run], path: Path, step: int | None) -> list[str]:
@@ -116,7 +134,9 @@ def _draw_timeline(found: list[Run], path: Path, step: int | None) -> list[str]:
     recorded = recorded_steps(actions)
     if step is not None and step not in recorded:
         known = ", ".join(map(str, recorded)) or "none"
-        raise ConfigurationError(f"--step {step}: no run recorded it; recorded: {known} (set by train.timeline_every)")
+        raise ConfigurationError(
+            f"--step {step}: no run recorded it; recorded: {known} (set by train.timeline_every)"
+        )
     if not recorded:
         return ["no timeline was recorded: set train.timeline_every, or wait for the first one"]
     if step is not None:
@@ -124,7 +144,11 @@ def _draw_timeline(found: list[Run], path: Path, step: int | None) -> list[str]:
     names = list(dict.fromkeys(actions["run"]))
     drawn = names[:TIMELINE_RUNS]
     timeline_picture(actions[actions["run"].isin(drawn)], path, step)
-    note = "" if len(names) == len(drawn) else f" (the first {len(drawn)} of {len(names)} runs; name fewer to choose)"
+    note = (
+        ""
+        if len(names) == len(drawn)
+        else f" (the first {len(drawn)} of {len(names)} runs; name fewer to choose)"
+    )
     return [f"wrote {path}{note}"]
 
 

@@ -11,8 +11,8 @@ Record = dict[str, Any]
 def layout(plan: Record) -> str:
     """Return the degrees of a plan, such as `PP2xDP4` or `TP2xPP4xDP8`; "" without pipelines.
 
-    `PP2xDP6+2`: 6 replicas of the first stage beside 2 of the second. Pipelines that differ are listed with the
-    tensor degrees of their stages: `2*PP2[TP4+2] + PP1[TP8]`.
+    `PP2xDP6+2`: 6 replicas of the first stage beside 2 of the second. Pipelines that differ are listed with
+    the tensor degrees of their stages: `2*PP2[TP4+2] + PP1[TP8]`.
     """
     pipelines = [_distinct_stages(pipeline) for pipeline in plan.get("pipelines") or []]
     if not pipelines:
@@ -31,8 +31,10 @@ def layout(plan: Record) -> str:
 
 def layers(plan: Record) -> str:
     """Return the layers of each stage, such as `2+2`; pipelines that differ are separated by ` | `."""
-    splits = ["+".join(str(stage["num_layers"]) for stage in pipeline["stages"])
-              for pipeline in plan.get("pipelines") or []]
+    splits = [
+        "+".join(str(stage["num_layers"]) for stage in pipeline["stages"])
+        for pipeline in plan.get("pipelines") or []
+    ]
     return " | ".join(dict.fromkeys(splits))
 
 
@@ -46,12 +48,16 @@ def schedule(plan: Record) -> str:
 def workload(config: Record) -> str:
     """Return the model and its size, such as `gpt_tiny 4x128`: layers times hidden size."""
     model = config.get("model") or {}
-    size = f" {model['num_layers']}x{model['hidden_size']}" if {"num_layers", "hidden_size"} <= set(model) else ""
+    size = (
+        f" {model['num_layers']}x{model['hidden_size']}"
+        if {"num_layers", "hidden_size"} <= set(model)
+        else ""
+    )
     return f"{model.get('name', '')}{size}"
 
 
 def machine(emulated: bool | None, predicted_machine: str | None, compute: str | None) -> str:
-    """Return which machine measured: `emulated`, `wind tunnel` (timed compute), `local`, `real`, or `unknown`.
+    """Return what measured: `emulated`, `wind tunnel` (timed compute), `local`, `real`, or `unknown`.
 
     `local`: plain processes of one machine without emulated NICs, whose plan was made for the emulation.
     """
@@ -70,5 +76,5 @@ def comparable(measured_on: str, predicted_machine: str | None) -> bool:
 
 
 def _distinct_stages(pipeline: Record) -> tuple[tuple[int, ...], ...]:
-    """Return the rank tuples of a pipeline, each once: the chunks of an interleaved schedule share theirs."""
+    """Return a pipeline's rank tuples, each once: the chunks of an interleaved schedule share theirs."""
     return tuple(dict.fromkeys(tuple(stage["ranks"]) for stage in pipeline["stages"]))
