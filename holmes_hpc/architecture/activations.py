@@ -1,0 +1,60 @@
+"""Bytes that a forward keeps for its backward, by part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holmes_hpc.architecture.architecture import Architecture
+
+_FLOAT32_BYTES = 4
+_TOKEN_BYTES = 8
+
+
+def kept_bytes(architecture: Architecture, unit: str, samples: int, element_bytes: int = 4) -> dict[str, int]:
+    """Return the bytes that a unit keeps for its backward over `samples` samples, without recomputation.
+
+    Derived from what torch saves (a test compares): for a layer the inputs of both norms with their
+    statistics in float32, both norms' outputs (the inputs of the matrix products), queries, keys and values,
+    and the output of a fused attention core with one float32 log-sum for each head and token; then GELU's
+    input and output, or for SwiGLU the gate before and after its activation, the up-projection, and their
+    product. There is no dropout, so no mask. For the GPT layer that is 16 s b h elements; Korthikanti et al.
+    2022 count 34 s b h bytes at 16 bit (two of them masks), and beside it the scores, which a fused core does
+    not keep.
+
+    The head keeps its norm, the input of its product and the float32 log-probabilities of the loss. Its
+    logits are counted as well: they are alive until the loss's backward.
+    """
+    tokens = samples * architecture.sequence_length
+    line = tokens * element_bytes
+    hidden, kv, ffn = architecture.hidden_size, architecture.kv_size, architecture.ffn_hidden_size
+    statistics = (2 if architecture.normalization == "layernorm" else 1) * tokens * _FLOAT32_BYTES
+    if unit == "embedding.token":
+        return {"tokens": tokens * _TOKEN_BYTES}
+    if unit == "head":
+        logits = tokens * architecture.vocab_size * _FLOAT32_BYTES
+        return {"norm": line * hidden + statistics, "head_input": line * hidden,
+                "log_probabilities": logits, "logits": logits}
+    if not unit.startswith("layers."):
+        return {"positions": architecture.sequence_length * _TOKEN_BYTES}
+    log_sums = tokens * architecture.num_heads * _FLOAT32_BYTES
+    return {
+        "norms": 2 * (line * hidden + statistics),
+        "projection_inputs": 2 * line * hidden,
+        "attention_core": line * (2 * hidden + 2 * kv) + log_sums,
+        "feed_forward": line * ffn * (4 if architecture.activation == "swiglu" else 2),
+    }
+
+
+def unfused_gpt_layer_bytes(architecture: Architecture, samples: int, *, tensor: int = 1,
+                            sequence_parallel: bool = False) -> float:
+    """Return the bytes that a GPT layer keeps on each rank at 16 bit, with dropout and an unfused core.
+
+    s b h (34 + 5 a s / h) on one rank; tensor parallelism divides all but 10 s b h of it, and sequence
+    parallelism those too (Korthikanti et al. 2022, equations 1, 2 and 4).
+    """
+    tokens_hidden = samples * architecture.sequence_length * architecture.hidden_size
+    scores = 5 * architecture.num_heads * architecture.sequence_length / architecture.hidden_size
+    if sequence_parallel:
+        return tokens_hidden * (34 + scores) / tensor
+    return tokens_hidden * (10 + (24 + scores) / tensor)

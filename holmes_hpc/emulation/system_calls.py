@@ -1,0 +1,99 @@
+"""The Linux calls that Python 3.11 lacks: unshare, setns, mount and prctl, through the C library."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from functools import cache
+from pathlib import Path
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 1 << 14, 1 << 18
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, call: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), call)
+
+
+def _prctl(option: int, argument: int | bytes) -> None:
+    value = argument if isinstance(argument, bytes) else ctypes.c_ulong(argument)
+    zero = ctypes.c_ulong(0)
+    _check(_libc().prctl(ctypes.c_int(option), value, zero, zero, zero), f"prctl {option}")
+
+
+def unshare(flags: int) -> None:
+    """Move the caller (its children, for CLONE_NEWPID) into new namespaces.
+
+    With CLONE_NEWUSER the caller must have one thread, which a process just forked has.
+    """
+    _check(_libc().unshare(ctypes.c_int(flags)), "unshare")
+
+
+def join_network(descriptor: int) -> None:
+    """Move the calling thread into the network namespace that `descriptor` holds open."""
+    _check(_libc().setns(ctypes.c_int(descriptor), ctypes.c_int(CLONE_NEWNET)), "setns")
+
+
+def new_network() -> int:
+    """Make a network namespace and return a descriptor that keeps it; the caller stays where it was."""
+    own = os.open("/proc/self/ns/net", os.O_RDONLY)
+    try:
+        unshare(CLONE_NEWNET)
+        try:
+            return os.open("/proc/self/ns/net", os.O_RDONLY)
+        finally:
+            join_network(own)
+    finally:
+        os.close(own)
+
+
+def mount_own_proc() -> None:
+    """Mount the proc of the caller's PID namespace on /proc, seen in this mount namespace only."""
+    libc = _libc()
+    _check(libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None), "mount / private")
+    flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    _check(libc.mount(b"proc", b"/proc", b"proc", flags, None), "mount /proc")
+
+
+def map_to_root(uid: int, gid: int) -> None:
+    """Make the user `uid` of the parent user namespace root in the caller's new one."""
+    # A process whose credentials changed does not own its /proc files until it is dumpable again.
+    _prctl(_PR_SET_DUMPABLE, 1)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+
+
+def die_with_parent() -> None:
+    """Have the kernel send SIGKILL to the caller when the thread that forked it ends.
+
+    A change of credentials or a new user namespace clears it, and a fork does not pass it on: set it anew
+    there.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every orphaned descendant (child subreaper)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def name_process(name: str) -> None:
+    """Set the caller's name as `ps -o comm` and `top` show it; the kernel keeps 15 bytes."""
+    _prctl(_PR_SET_NAME, name.encode())

@@ -1,0 +1,166 @@
+"""Runs one rank's action list on torch: the interpreter that trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from holmes_hpc.architecture import Architecture
+from holmes_hpc.comm import Communicator, Transfers, sum_gradients
+from holmes_hpc.engine.batch import MicroBatch
+from holmes_hpc.engine.gradients import Gradients
+from holmes_hpc.engine.local_model import LocalModel
+from holmes_hpc.engine.timeline import Timeline
+from holmes_hpc.model import token_loss
+from holmes_hpc.values import Action, ActionKind, Plan
+
+RECEIVES_AHEAD = 2
+"""Receives that are posted before their turn for each neighbour, so that a message can travel under compute."""
+
+Place = tuple[int, int, int]
+"""Pipeline, stage, micro-batch."""
+
+
+class Executor:
+    """Interprets actions. A send leaves at once and never blocks; a receive was posted ahead and waits.
+
+    Losses are float32 sums of `loss * weight` over the micro-batches whose last stage this rank holds.
+    """
+
+    def __init__(self, plan: Plan, rank: int, model: LocalModel, gradients: Gradients, communicator: Communicator,
+                 architecture: Architecture) -> None:
+        self._plan, self._rank, self._model, self._gradients = plan, rank, model, gradients
+        self._communicator, self._architecture = communicator, architecture
+        self._transfers = Transfers()
+        self._training = True
+        self._inputs: dict[Place, torch.Tensor] = {}
+        self._outputs: dict[Place, torch.Tensor] = {}
+        self._incoming_gradients: dict[Place, torch.Tensor] = {}
+        self._outgoing: dict[tuple[ActionKind, Place], torch.Tensor] = {}
+        self._batches: Mapping[tuple[int, int], MicroBatch] = {}
+        self._loss = torch.zeros(())
+        self._handlers: dict[ActionKind, Callable[[Action], None]] = {
+            ActionKind.FORWARD: self._forward,
+            ActionKind.BACKWARD: self._backward,
+            ActionKind.SEND_ACTIVATION: self._send,
+            ActionKind.SEND_GRADIENT: self._send,
+            ActionKind.RECEIVE_ACTIVATION: self._receive_activation,
+            ActionKind.RECEIVE_GRADIENT: self._receive_gradient,
+            ActionKind.REDUCE: self._reduce,
+        }
+
+    def run(self, actions: Sequence[Action], batches: Mapping[tuple[int, int], MicroBatch], timeline: Timeline, *,
+            training: bool = True) -> float:
+        """Run `actions` (without OPTIMIZER) over `batches` and return this rank's share of the mean loss."""
+        self._batches, self._training = batches, training
+        self._loss = torch.zeros(())
+        receives = [a for a in actions if a.kind in (ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT)]
+        queue = _ReceiveQueue(receives, self._post)
+        with torch.set_grad_enabled(training):
+            for action in actions:
+                with timeline.record(action):
+                    self._handlers[action.kind](action)
+                queue.after(action)
+        self._transfers.finish()
+        return float(self._loss)
+
+    def _forward(self, action: Action) -> None:
+        pipeline, stage, microbatch = place = _place(action)
+        stages = self._plan.pipelines[pipeline].stages
+        module = self._model.stage(pipeline, stage)
+        if stage == 0:
+            source = self._batches[pipeline, microbatch].tokens
+        else:
+            source = self._inputs.pop(place).requires_grad_(self._training)
+        output = module(source)
+        if stage == len(stages) - 1:
+            batch = self._batches[pipeline, microbatch]
+            output = token_loss(output, batch.targets) * batch.weight
+            self._loss += output.detach()
+        elif self._rank in stages[stage + 1].ranks:
+            self._inputs[pipeline, stage + 1, microbatch] = output.detach()
+        else:
+            self._outgoing[ActionKind.SEND_ACTIVATION, place] = output.detach()
+        if self._training:
+            self._inputs[place], self._outputs[place] = source, output
+
+    def _backward(self, action: Action) -> None:
+        pipeline, stage, microbatch = place = _place(action)
+        source, output = self._inputs.pop(place), self._outputs.pop(place)
+        last = stage == len(self._plan.pipelines[pipeline].stages) - 1
+        torch.autograd.backward([output], None if last else [self._incoming_gradients.pop(place)])
+        if stage == 0:
+            return
+        gradient = source.grad
+        if gradient is None:
+            raise RuntimeError(f"stage {stage} of pipeline {pipeline} gave no gradient to its input")
+        if self._rank in self._plan.pipelines[pipeline].stages[stage - 1].ranks:
+            self._incoming_gradients[pipeline, stage - 1, microbatch] = gradient
+        else:
+            self._outgoing[ActionKind.SEND_GRADIENT, place] = gradient
+
+    def _send(self, action: Action) -> None:
+        tensor = self._outgoing.pop((action.kind, _place(action)))
+        self._transfers.send(tensor, self._edge(action), action.peer, self._tag(action))
+
+    def _post(self, action: Action) -> None:
+        shape = (self._samples(action), self._architecture.sequence_length, self._architecture.hidden_size)
+        self._transfers.post_receive(self._edge(action), action.peer, self._tag(action), shape, torch.float32)
+
+    def _receive(self, action: Action) -> torch.Tensor:
+        return self._transfers.receive(self._edge(action), action.peer, self._tag(action))
+
+    def _receive_activation(self, action: Action) -> None:
+        self._inputs[_place(action)] = self._receive(action)
+
+    def _receive_gradient(self, action: Action) -> None:
+        self._incoming_gradients[_place(action)] = self._receive(action)
+
+    def _reduce(self, action: Action) -> None:
+        self._gradients.reduce(
+            action.reduction, lambda flat, reduction: sum_gradients(flat, reduction, self._communicator)
+        )
+
+    def _edge(self, action: Action) -> torch.distributed.ProcessGroup:
+        return self._communicator.edge(self._rank, action.peer)
+
+    def _samples(self, action: Action) -> int:
+        batch = self._batches.get((action.pipeline, action.microbatch))
+        return self._plan.micro_batch_size if batch is None else batch.tokens.shape[0]
+
+    def _tag(self, action: Action) -> int:
+        """Return a number that only this message has: boundary, pipeline, micro-batch and direction."""
+        forward = action.kind in (ActionKind.SEND_ACTIVATION, ActionKind.RECEIVE_ACTIVATION)
+        receives = action.kind in (ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT)
+        downstream = action.stage + 1 if forward != receives else action.stage
+        longest = max(len(pipeline.stages) for pipeline in self._plan.pipelines)
+        number = (action.microbatch * len(self._plan.pipelines) + action.pipeline) * (longest + 1) + downstream
+        return number * 2 + int(forward)
+
+
+class _ReceiveQueue:
+    """Posts receives ahead of their turn, a few for each peer and direction, in the order of the action list."""
+
+    def __init__(self, receives: list[Action], post: Callable[[Action], None]) -> None:
+        self._waiting: dict[tuple[int, ActionKind], list[Action]] = {}
+        self._post = post
+        for action in reversed(receives):
+            self._waiting.setdefault((action.peer, action.kind), []).append(action)
+        for key in self._waiting:
+            for _ in range(RECEIVES_AHEAD):
+                self._next(key)
+
+    def after(self, action: Action) -> None:
+        """Post one more receive when `action` has just used one."""
+        key = (action.peer, action.kind)
+        if key in self._waiting:
+            self._next(key)
+
+    def _next(self, key: tuple[int, ActionKind]) -> None:
+        if self._waiting[key]:
+            self._post(self._waiting[key].pop())
+
+
+def _place(action: Action) -> Place:
+    return action.pipeline, action.stage, action.microbatch

@@ -1,0 +1,162 @@
+"""The training loop of one rank."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from holmes_hpc.architecture import Architecture
+from holmes_hpc.comm import Communicator, all_reduce_scalars
+from holmes_hpc.data import Dataset
+from holmes_hpc.engine.batch import TrainingBatches, validation_batches
+from holmes_hpc.engine.executor import Executor
+from holmes_hpc.engine.gradients import Gradients
+from holmes_hpc.engine.local_model import LocalModel
+from holmes_hpc.engine.optimizer import build_optimizer, learning_rate, set_learning_rate
+from holmes_hpc.engine.timeline import Timeline
+from holmes_hpc.engine.validation import forward_actions
+from holmes_hpc.errors import RunFailedError
+from holmes_hpc.metrics import RankReport, StepMetrics, Usage
+from holmes_hpc.metrics.usage import memory_gib
+from holmes_hpc.planner import build_schedule
+from holmes_hpc.runs import RunFolder
+from holmes_hpc.values import Action, ActionKind, Plan
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that a rank needs to train; `train` and `optimizer` are groups of the configuration."""
+
+    plan: Plan
+    rank: int
+    architecture: Architecture
+    dataset: Dataset
+    communicator: Communicator
+    folder: RunFolder
+    metrics: StepMetrics
+    usage: Usage
+    train: Any
+    optimizer: Any
+
+
+class Trainer:
+    """Trains one rank's stages by the plan's schedule; rank 0 writes the metrics."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._model = LocalModel(job.plan, job.rank, job.architecture, job.train.seed)
+        self._gradients = Gradients(job.plan, job.rank, job.architecture, self._model.parameters)
+        self._optimizer = build_optimizer(self._model.parameters, job.optimizer)
+        self._executor = Executor(job.plan, job.rank, self._model, self._gradients, job.communicator,
+                                  job.architecture)
+        self._timeline = Timeline()
+        self._actions = self._scheduled_actions()
+        self._batches = TrainingBatches(job.plan, job.dataset, job.train.seed)
+        self._pipelines = {pipeline for pipeline, _ in job.plan.stages_of(job.rank)}
+        self._validation = validation_batches(job.plan, job.dataset, job.train.validation_samples)
+        self._step_began = 0.0
+
+    def run(self) -> None:
+        """Train `train.steps` steps.
+
+        Raises RunFailedError when the loss or the gradients stop being finite.
+        """
+        train = self._job.train
+        self._synchronise()
+        for step in range(1, train.steps + 1):
+            row = self._step(step)
+            last = step == train.steps
+            if last or (train.validate_every and step % train.validate_every == 0):
+                row["validation_loss"] = self._validate()
+            self._write(row)
+            if last or (train.timeline_every and step % train.timeline_every == 0):
+                self._write_timeline(step)
+            if "validation_loss" in row:
+                self._synchronise()
+
+    def _step(self, step: int) -> dict[str, Any]:
+        job = self._job
+        self._timeline.start()
+        batches = self._batches.load(step, self._pipelines)
+        self._gradients.zero()
+        loss = self._executor.run(self._actions, batches, self._timeline)
+        exposed_from = time.perf_counter()
+        norm = self._global_norm(step)
+        exposed_seconds = self._timeline.reduce_seconds() + time.perf_counter() - exposed_from
+        rate = learning_rate(step, job.optimizer, job.train.steps)
+        with self._timeline.record(Action(ActionKind.OPTIMIZER)):
+            self._gradients.clip(norm, job.optimizer.clip_grad_norm)
+            set_learning_rate(self._optimizer, rate)
+            self._optimizer.step()
+        report = RankReport(loss, self._timeline.receive_wait_seconds(), exposed_seconds, memory_gib(),
+                            *job.usage.sent_since_last())
+        reports = self._gather(report)
+        now = time.perf_counter()
+        step_seconds, self._step_began = now - self._step_began, now
+        row = job.metrics.row(step, reports, step_seconds=step_seconds, grad_norm=norm, learning_rate=rate)
+        if not math.isfinite(row["loss"]):
+            raise RunFailedError(f"step {step}: the loss is {row['loss']}; lower optimizer.lr "
+                                 f"(now {job.optimizer.lr}) or lengthen optimizer.warmup_steps")
+        return row
+
+    def _scheduled_actions(self) -> tuple[Action, ...]:
+        plan, rank = self._job.plan, self._job.rank
+        schedule = build_schedule(plan)
+        if plan.schedule.digest != schedule.digest():
+            raise RunFailedError(
+                f"the plan's schedule has the digest {plan.schedule.digest}, this version of holmes_hpc makes "
+                f"{schedule.digest()} of the same plan: it was made by another version; plan anew"
+            )
+        return tuple(action for action in schedule.actions[rank] if action.kind is not ActionKind.OPTIMIZER)
+
+    def _global_norm(self, step: int) -> float:
+        square_sum = torch.tensor([self._gradients.local_square_sum()], dtype=torch.float64)
+        all_reduce_scalars(square_sum, self._job.communicator.world)
+        norm = math.sqrt(float(square_sum)) if float(square_sum) >= 0 else math.nan
+        if not math.isfinite(norm):
+            raise RunFailedError(f"step {step}: the gradients are not finite (norm {norm}); lower optimizer.lr "
+                                 f"(now {self._job.optimizer.lr}) or lengthen optimizer.warmup_steps")
+        return norm
+
+    def _gather(self, report: RankReport) -> list[RankReport]:
+        rows = torch.zeros(self._job.plan.world_size, RankReport.length(), dtype=torch.float64)
+        rows[self._job.rank] = torch.tensor(report.row(), dtype=torch.float64)
+        all_reduce_scalars(rows, self._job.communicator.world)
+        return [RankReport(*row) for row in rows.tolist()]
+
+    def _validate(self) -> float:
+        actions = forward_actions(self._job.plan, self._job.rank, self._validation)
+        share = self._executor.run(actions, self._validation, Timeline(), training=False)
+        loss = torch.tensor([share], dtype=torch.float64)
+        all_reduce_scalars(loss, self._job.communicator.world)
+        return float(loss)
+
+    def _synchronise(self) -> None:
+        """Wait for all ranks, so that the next step is timed from a common start."""
+        all_reduce_scalars(torch.zeros(1, dtype=torch.float64), self._job.communicator.world)
+        self._job.usage.sent_since_last()
+        self._step_began = time.perf_counter()
+
+    def _write(self, row: dict[str, Any]) -> None:
+        if self._job.rank == 0:
+            self._job.folder.append_metrics(row)
+
+    def _write_timeline(self, step: int) -> None:
+        lines = [
+            json.dumps({"step": step, "action": str(action), "kind": action.kind.value, "pipeline": action.pipeline,
+                        "stage": action.stage, "microbatch": action.microbatch, "start": round(start, 6),
+                        "end": round(end, 6)})
+            for action, start, end in self._timeline.records
+        ]
+        path = self._job.folder.timeline_path(self._job.rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write("\n".join(lines) + "\n")
+
+

@@ -1,0 +1,61 @@
+"""Finds the rank whose failure caused the others', and says so in one message."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+from holmes_hpc.runs import RunFolder
+
+LOG_LINES = 5
+
+
+class FailureReport:
+    """Collects how ranks ended; a rank that was killed comes before one that lost its neighbour."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._ended: list[dict[str, Any]] = []
+        self._messages: list[str] = []
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Take an event `ended` of a rank, or `failed` of the launcher."""
+        if event["event"] == "failed":
+            self._messages.append(str(event["message"]))
+        else:
+            self._ended.append(event)
+
+    def message(self) -> str:
+        """Return what failed first, on which rank and node, and where to read more."""
+        if self._messages:
+            return self._messages[0]
+        if not self._ended:
+            return f"the processes of the run ended without a word; see {self._folder.path / 'logs'}"
+        causes = sorted(self._ended, key=self._rank_of_cause)
+        return self._describe(causes[0])
+
+    def _rank_of_cause(self, event: dict[str, Any]) -> int:
+        """Order: killed; failed by itself; only lost a neighbour (what a dead rank does to the others)."""
+        if event["status"] < 0:
+            return 0
+        report = self._error(event["rank"])
+        return 2 if report is None or report["type"] in ("NetworkError", "DistBackendError", "RuntimeError") else 1
+
+    def _error(self, rank: int) -> dict[str, Any] | None:
+        path = self._folder.rank_error_path(rank)
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def _describe(self, event: dict[str, Any]) -> str:
+        who = f"rank {event['rank']} on node {event['node']} (slot {event['slot']})"
+        log = f"log: {self._folder.log_path(event['rank'])}"
+        if event["status"] < 0:
+            name = signal.Signals(-event["status"]).name
+            hint = " (if nobody killed it, the kernel may have: out of memory)" if name == "SIGKILL" else ""
+            return f"{who} was ended by {name}{hint}; {log}"
+        report = self._error(event["rank"])
+        if report is None:
+            return f"{who} ended with status {event['status']}; {log}"
+        if report["ours"]:
+            return f"{report['message']} [{who}]"
+        return f"{who} failed: {report['type']}: {report['message']}; {log}"

@@ -1,0 +1,121 @@
+"""Runs a plan on this machine: on the emulated cluster, or as plain local processes."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from holmes_hpc.cluster import ClusterDescription, Machine
+from holmes_hpc.emulation.network import EmulatedNetwork, emulated_network
+from holmes_hpc.emulation.world import World, WorldContext, start_world
+from holmes_hpc.launch.failure import FailureReport
+from holmes_hpc.launch.progress import Reporter, make_reporter
+from holmes_hpc.launch.settings import RankSettings
+from holmes_hpc.launch.supervisor import supervise
+from holmes_hpc.runs import RunFolder, read_metrics, write_job, write_result
+from holmes_hpc.values import Plan
+
+LOG = logging.getLogger(__name__)
+
+INTERRUPTED = 130
+POLL_SECONDS = 0.1
+
+
+class InterruptedRunError(Exception):
+    """The command received SIGINT or SIGTERM."""
+
+
+def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFolder, mode: str) -> int:
+    """Run a bound plan on this machine, follow it, and return the exit status of the command."""
+    network = emulated_network(cluster) if mode == "emulated" else None
+    ranks = _rank_settings(plan, config, cluster, folder, network)
+    write_job(folder, ranks=[(settings.rank, settings.node, None) for settings in ranks])
+
+    def body(context: WorldContext) -> int:
+        return supervise(context, ranks)
+
+    with _signals_raise(), make_reporter(config.train.steps, sys.stderr) as reporter:
+        world = start_world(network, body)
+        failure = FailureReport(folder)
+        try:
+            status = _follow(world, folder, reporter, failure)
+        except InterruptedRunError as interruption:
+            world.kill()
+            _write_end(folder, "failed", f"interrupted by {interruption}", emulated=network is not None)
+            LOG.warning("interrupted by %s; the run is ended, its folder is %s", interruption, folder.path)
+            return INTERRUPTED
+    if status == 0:
+        _write_end(folder, "completed", None, emulated=network is not None)
+        return 0
+    message = failure.message()
+    _write_end(folder, "failed", message, emulated=network is not None)
+    LOG.error("%s", message)
+    return 1
+
+
+def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFolder,
+                   network: EmulatedNetwork | None) -> list[RankSettings]:
+    machine = Machine.emulated(cluster)
+    host = "127.0.0.1" if network is None else network.node(plan.ranks[0].slot).ethernet_address
+    settings = []
+    for place in plan.ranks:
+        node = cluster.node_of(place.rank)
+        interfaces: Mapping[str, str]
+        if network is None:
+            interfaces = dict.fromkeys({"local", "ethernet", node.network}, "lo")
+        else:
+            interfaces = network.node(place.slot).interface_names
+        settings.append(RankSettings(
+            rank=place.rank, node=str(place.node), slot=place.slot, plan=plan, config=config, folder=folder,
+            interfaces=interfaces, host=host, peak_tflops=machine.tflops(node, config.train.precision),
+            emulated=network is not None, counts_bytes=network is not None and place.local_rank == 0,
+        ))
+    return settings
+
+
+def _follow(world: World, folder: RunFolder, reporter: Reporter, failure: FailureReport) -> int:
+    seen = 0
+    while True:
+        status = world.poll()
+        for event in world.events(timeout_seconds=POLL_SECONDS):
+            _handle(event, world, folder, reporter, failure)
+        rows = read_metrics(folder)
+        for row in rows[seen:]:
+            reporter.step(row)
+        seen = len(rows)
+        if status is not None:
+            return status
+
+
+def _handle(event: dict[str, Any], world: World, folder: RunFolder, reporter: Reporter,
+            failure: FailureReport) -> None:
+    if event["event"] == "progress":
+        reporter.starting(event["done"], event["total"], event["description"])
+    elif event["event"] == "started":
+        outer = world.outer_pids()
+        write_job(folder, ranks=[(r["rank"], r["node"], outer.get(r["pid"], r["pid"])) for r in event["ranks"]])
+    elif event["event"] in ("ended", "failed"):
+        failure.add(event)
+
+
+def _write_end(folder: RunFolder, status: str, error: str | None, *, emulated: bool) -> None:
+    write_result(folder, status=status, error=error, emulated=emulated)
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into an exception of this module while the body runs."""
+    def handler(number: int, frame: FrameType | None) -> None:
+        raise InterruptedRunError(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)

@@ -1,0 +1,94 @@
+"""Shows how a run gets on: a live display on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+LINE_SECONDS = 2.0
+"""Shortest time between two plain lines."""
+
+
+class Reporter(Protocol):
+    """Takes what happens in a run, in order."""
+
+    def starting(self, done: int, total: int, description: str) -> None:
+        """Show that `done` of `total` process groups are connected."""
+
+    def step(self, row: dict[str, Any]) -> None:
+        """Show a row of `metrics.jsonl`."""
+
+
+@contextmanager
+def make_reporter(steps: int, stream: TextIO) -> Iterator[Reporter]:
+    """Yield the reporter that fits `stream`: live on a terminal, plain lines elsewhere."""
+    if not stream.isatty():
+        yield PlainReporter(steps, stream)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(file=stream), auto_refresh=False) as progress:
+        yield LiveReporter(steps, progress)
+
+
+class LiveReporter:
+    """A progress bar with the latest loss, speed and MFU; validations stay as lines above it."""
+
+    def __init__(self, steps: int, progress: Progress) -> None:
+        self._progress = progress
+        self._start: TaskID | None = None
+        self._steps = steps
+        self._train: TaskID | None = None
+
+    def starting(self, done: int, total: int, description: str) -> None:
+        """Show the connecting of process groups."""
+        if self._start is None:
+            self._start = self._progress.add_task("connecting", total=total)
+        self._progress.update(self._start, completed=done, description=f"connecting {description}")
+        self._progress.refresh()
+
+    def step(self, row: dict[str, Any]) -> None:
+        """Advance the bar to this step."""
+        if self._train is None:
+            if self._start is not None:
+                self._progress.remove_task(self._start)
+            self._train = self._progress.add_task("training", total=self._steps)
+        self._progress.update(self._train, completed=row["step"], description=describe(row))
+        if row.get("validation_loss") is not None:
+            self._progress.console.print(f"step {row['step']}: validation loss {row['validation_loss']:.3f}")
+        self._progress.refresh()
+
+
+class PlainReporter:
+    """A line every few seconds, and one for every validation and the last step."""
+
+    def __init__(self, steps: int, stream: TextIO) -> None:
+        self._steps, self._stream = steps, stream
+        self._last = 0.0
+
+    def starting(self, done: int, total: int, description: str) -> None:
+        """Say when all process groups are connected."""
+        if done == total:
+            self._line(f"connected {total} process groups")
+
+    def step(self, row: dict[str, Any]) -> None:
+        """Write the step's line when it is due."""
+        validated = row.get("validation_loss") is not None
+        if validated or row["step"] in (1, self._steps) or time.monotonic() - self._last > LINE_SECONDS:
+            text = f"step {row['step']}/{self._steps}  {describe(row)}"
+            self._line(text + (f"  validation loss {row['validation_loss']:.3f}" if validated else ""))
+
+    def _line(self, text: str) -> None:
+        self._last = time.monotonic()
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+
+def describe(row: dict[str, Any]) -> str:
+    """Return loss, speed and MFU of a step in a few words."""
+    return (f"loss {row['loss']:.3f}  {row['tokens_per_second']:,.0f} tokens/s  "
+            f"{row['step_seconds'] * 1e3:.0f} ms/step  MFU {row['mfu']:.0%}")

@@ -1,0 +1,89 @@
+"""One rank, from its first line to its exit status."""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+from torch.distributed import TCPStore
+
+from holmes_hpc.architecture import Architecture
+from holmes_hpc.comm import NodeNetworks, connect
+from holmes_hpc.data import open_dataset
+from holmes_hpc.engine import Job, Trainer
+from holmes_hpc.errors import HolmesError, RunFailedError
+from holmes_hpc.launch.settings import RankSettings
+from holmes_hpc.metrics import StepMetrics, Usage
+
+Progress = Callable[[int, int, str], None]
+
+
+def run_rank(settings: RankSettings, progress: Progress) -> int:
+    """Train as one rank and return its exit status; what went wrong is left in the run folder."""
+    try:
+        _train(settings, progress)
+    except Exception as error:
+        report = {
+            "type": type(error).__name__,
+            "message": str(error),
+            "ours": isinstance(error, HolmesError),
+            "traceback": traceback.format_exc(),
+        }
+        settings.folder.rank_error_path(settings.rank).write_text(json.dumps(report, indent=2))
+        traceback.print_exc()
+        return error.exit_status if isinstance(error, HolmesError) else 1
+    return 0
+
+
+def _train(settings: RankSettings, progress: Progress) -> None:
+    torch.set_num_threads(1)
+    config, plan = settings.config, settings.plan
+    architecture = Architecture.from_config(config.model)
+    dataset = open_dataset(config.data, architecture)
+    store = _rendezvous(settings, config.train.start_timeout_seconds)
+    communicator = connect(
+        store, settings.rank, plan.world_size, plan, NodeNetworks(settings.node, settings.interfaces),
+        backend="gloo" if config.launch.backend == "auto" else config.launch.backend,
+        start_timeout=timedelta(seconds=config.train.start_timeout_seconds),
+        train_timeout=timedelta(seconds=config.train.timeout_seconds),
+        progress=progress,
+    )
+    usage = _usage(settings)
+    metrics = StepMetrics(plan, architecture, settings.peak_tflops, settings.emulated)
+    job = Job(plan, settings.rank, architecture, dataset, communicator, settings.folder, metrics, usage,
+              config.train, config.optimizer)
+    Trainer(job).run()
+    communicator.close()
+
+
+def _usage(settings: RankSettings) -> Usage:
+    if not settings.counts_bytes:
+        return Usage(None, None)
+    interfaces = settings.interfaces
+    fabric = [name for network, name in interfaces.items() if network not in ("local", "ethernet")]
+    return Usage(interfaces.get("ethernet"), fabric[0] if fabric else None)
+
+
+def _rendezvous(settings: RankSettings, timeout_seconds: float) -> TCPStore:
+    """Open the store that ranks meet at: rank 0 takes a free port and publishes it in the run folder."""
+    timeout = timedelta(seconds=timeout_seconds)
+    world, path = settings.plan.world_size, settings.folder.path / "rendezvous.json"
+    if settings.rank == 0:
+        store = TCPStore(settings.host, 0, world, is_master=True, wait_for_workers=False, timeout=timeout)
+        settings.folder.write_json(path, {"host": settings.host, "port": store.port})
+        return store
+    deadline = time.monotonic() + timeout_seconds
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise RunFailedError(
+                f"rank {settings.rank}: rank 0 published no address in {path} within {timeout_seconds:.0f} s; "
+                "is the run folder (run.folder) on a file system that all nodes share?"
+            )
+        time.sleep(0.01)
+    address = json.loads(path.read_text())
+    return TCPStore(address["host"], address["port"], world, is_master=False, wait_for_workers=False,
+                    timeout=timeout)

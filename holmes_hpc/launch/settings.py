@@ -1,0 +1,38 @@
+"""What the launcher tells each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holmes_hpc.runs import RunFolder
+from holmes_hpc.values import Plan
+
+
+@dataclass(frozen=True)
+class RankSettings:
+    """Everything that one rank is told.
+
+    `interfaces` gives this node's interface of each network; `host` is an address of rank 0's node that every node
+    reaches; `counts_bytes` marks the rank that reports its node's byte counters; `peak_tflops` is what the rank's
+    device can do.
+    """
+
+    rank: int
+    node: str
+    slot: str
+    plan: Plan
+    config: Any
+    folder: RunFolder
+    interfaces: Mapping[str, str]
+    host: str
+    peak_tflops: float
+    emulated: bool
+    counts_bytes: bool
+
+    @property
+    def log_path(self) -> Path:
+        """Where the rank's output goes."""
+        return self.folder.log_path(self.rank)

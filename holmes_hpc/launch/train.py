@@ -1,0 +1,52 @@
+"""From a configuration to a finished run."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.launch.here import run_here
+from holmes_hpc.planner import bind, plan, render
+from holmes_hpc.runs import RunFolder, heal, read_result
+from holmes_hpc.submit import decide_mode
+from holmes_hpc.values.capabilities import unsupported
+
+LOG = logging.getLogger(__name__)
+
+
+def train(config: Any) -> tuple[int, float]:
+    """Plan, launch and follow a run; return the exit status and the median tokens per second.
+
+    Raises ConfigurationError, PlanRefusedError or LaunchImpossibleError before anything is started.
+    """
+    decision = decide_mode(config.launch.mode)
+    cluster = ClusterDescription.from_config(config.cluster)
+    chosen = plan(config, mode=decision.mode)
+    _refuse_unsupported(config)
+    console = Console()
+    console.print(render(chosen, cluster))
+    if config.launch.dry_run:
+        LOG.warning("launch.dry_run: nothing is started; it would go to: %s", decision.reason)
+        return 0, 0.0
+    base = Path(config.run.folder)
+    heal(base)
+    folder = RunFolder.create(base, config.run.name or config.cluster.name)
+    LOG.warning("%s; run folder %s", decision.reason, folder.path)
+    bound = bind(chosen, {place.slot: place.slot.replace("/", "-") for place in chosen.ranks})
+    folder.config_path.write_text(OmegaConf.to_yaml(config))
+    folder.write_text(folder.plan_path, bound.to_json())
+    status = run_here(bound, config, cluster, folder, decision.mode)
+    result = read_result(folder) or {}
+    return status, float(result.get("tokens_per_second_median") or 0.0)
+
+
+def _refuse_unsupported(config: Any) -> None:
+    problems = unsupported(config)
+    if problems:
+        raise ConfigurationError("; ".join(problems))

@@ -1,0 +1,46 @@
+"""Bytes that this node sent and memory that this process uses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from holmes_hpc.emulation.counters import sent_bytes
+from holmes_hpc.metrics.step import NOT_MEASURED
+
+
+class Usage:
+    """Reads the kernel's counters; `ethernet` and `fabric` are interfaces of this node, None where there is none.
+
+    Only the rank that counts for its node is given interfaces, so that bytes are counted once.
+    """
+
+    def __init__(self, ethernet: str | None, fabric: str | None) -> None:
+        self._interfaces = (ethernet, fabric)
+        self._before = self._read()
+
+    def sent_since_last(self) -> tuple[float, float]:
+        """Return the bytes sent by Ethernet and by the fabric NIC since the last call."""
+        before, self._before = self._before, self._read()
+        ethernet, fabric = (
+            NOT_MEASURED if now is None or then is None else float(now - then)
+            for now, then in zip(self._before, before, strict=True)
+        )
+        return ethernet, fabric
+
+    def _read(self) -> list[int | None]:
+        if self._interfaces == (None, None):
+            return [None, None]
+        counters = sent_bytes()
+        return [None if name is None else counters.get(name) for name in self._interfaces]
+
+
+def memory_gib() -> float:
+    """Return the most memory that this rank used: on a GPU what torch reserved, else the resident size (GiB)."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_reserved() / 2**30
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 2**20
+    return 0.0

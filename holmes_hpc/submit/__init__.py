@@ -1,0 +1,5 @@
+"""Decides where a run goes."""
+
+from holmes_hpc.submit.mode import Decision, decide_mode
+
+__all__ = ["Decision", "decide_mode"]

@@ -1,0 +1,71 @@
+"""Runs the main command as a user would, in a process of its own, and reads what it left."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished command: its status, what it printed, and the run folder where there is one."""
+
+    status: int
+    stdout: str
+    stderr: str
+    folder: Path | None
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl."""
+        assert self.folder is not None, self.stderr
+        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The plan's JSON."""
+        assert self.folder is not None, self.stderr
+        return json.loads((self.folder / "plan.json").read_text())
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The content of result.json."""
+        assert self.folder is not None, self.stderr
+        return json.loads((self.folder / "result.json").read_text())
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a run: one thread a process, this checkout first."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+
+
+def command(verb: str, overrides: list[str]) -> list[str]:
+    """Return the command line of a verb."""
+    return [sys.executable, "-m", f"holmes_hpc.{verb}", *overrides]
+
+
+def run(cwd: Path, verb: str, overrides: list[str], timeout: float = 240) -> Finished:
+    """Run a verb in `cwd` to its end."""
+    done = subprocess.run(command(verb, overrides), cwd=cwd, env=environment(), capture_output=True, text=True,
+                          timeout=timeout, stdin=subprocess.DEVNULL)
+    return Finished(done.returncode, done.stdout, done.stderr, newest_run(cwd))
+
+
+def train(cwd: Path, overrides: list[str], timeout: float = 240) -> Finished:
+    """Train to the end; the run must complete."""
+    finished = run(cwd, "train", overrides, timeout)
+    assert finished.status == 0, finished.stderr[-3000:]
+    return finished
+
+
+def newest_run(cwd: Path) -> Path | None:
+    """Return the newest run folder below `cwd`, None when there is none."""
+    found = sorted((cwd / "runs").glob("*/*/config.yaml"), key=lambda path: path.stat().st_mtime)
+    return found[-1].parent if found else None

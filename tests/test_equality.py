@@ -1,0 +1,92 @@
+"""The heart of the suite: every layout trains exactly as one process does.
+
+Float32, clipping on, the norm compared too: AdamW alone would hide gradients of a wrong scale.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.runs_for_tests import train
+
+pytestmark = pytest.mark.emulated
+
+RELATIVE_TOLERANCE = 1e-5
+STEPS = 20
+COMMON = [
+    f"train.steps={STEPS}", "train.global_batch_size=24", "train.validate_every=0", "train.validation_samples=10",
+    "train.timeline_every=0", "parallel.micro_batch_size=2", "model.num_layers=5", "model.hidden_size=32",
+    "model.num_heads=2", "model.sequence_length=32", "optimizer.clip_grad_norm=0.5",
+]
+ONE = ["+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=1"]
+
+
+def uniform(nodes: int, gpus: int) -> list[str]:
+    return ["+cluster=uniform", f"cluster.nodes={nodes}", f"cluster.gpus_per_node={gpus}"]
+
+
+def mixed(ib: tuple[int, int], roce: tuple[int, int], order: str = "grouped") -> list[str]:
+    return ["+cluster=mixed", f"cluster.order={order}",
+            f"cluster.partitions.ib.nodes={ib[0]}", f"cluster.partitions.ib.gpus_per_node={ib[1]}",
+            f"cluster.partitions.roce.nodes={roce[0]}", f"cluster.partitions.roce.gpus_per_node={roce[1]}"]
+
+
+TIED, UNTIED = "model.tied_embeddings=true", "model.tied_embeddings=false"
+HOLMES, MEGATRON = "parallel=holmes", "parallel=megatron"
+
+LAYOUTS = {
+    "dp2": [*uniform(2, 1), HOLMES, "parallel.pipeline=1", TIED],
+    "dp4": [*uniform(2, 2), HOLMES, "parallel.pipeline=1", UNTIED],
+    "pp2": [*mixed((1, 1), (1, 1)), HOLMES, TIED],
+    "pp2-untied-sgd": [*mixed((1, 1), (1, 1)), HOLMES, UNTIED, "optimizer=sgd"],
+    "pp4": [*mixed((2, 1), (2, 1)), HOLMES, "parallel.pipeline=4", TIED],
+    "pp4-gpipe": [*mixed((2, 1), (2, 1)), HOLMES, "parallel.pipeline=4", "parallel.schedule=gpipe", UNTIED],
+    "pp2-dp2": [*mixed((1, 2), (1, 2)), HOLMES, UNTIED],
+    "pp2-dp2-tied-sgd": [*mixed((1, 2), (1, 2)), HOLMES, TIED, "optimizer=sgd"],
+    "pp2-dp2-uneven": [*mixed((1, 2), (1, 2)), HOLMES, TIED, "parallel.layer_split=[4,1]"],
+    "pp2-dp2-warmup": [*mixed((1, 2), (1, 2)), HOLMES, UNTIED, "parallel.schedule=1f1b", "parallel.warmup_extra=2"],
+    "pp2-dp2-alternate": [*mixed((1, 2), (1, 2), "alternate"), HOLMES, TIED],
+    "pp2-dp4-holmes-alternate": [*mixed((2, 2), (2, 2), "alternate"), HOLMES, "parallel.pipeline=2", TIED],
+    "pp2-dp4-megatron": [*mixed((2, 2), (2, 2)), MEGATRON, "parallel.pipeline=2", TIED],
+    "pp2-dp4-megatron-alternate": [*mixed((2, 2), (2, 2), "alternate"), MEGATRON, "parallel.pipeline=2", UNTIED],
+    "three-beside-one": [*mixed((3, 1), (1, 1)), HOLMES, TIED],
+    "three-beside-one-untied": [*mixed((3, 1), (1, 1), "alternate"), HOLMES, UNTIED],
+    "five-beside-three": [*mixed((5, 1), (3, 1)), HOLMES, TIED],
+    "dp-across-fabrics": [
+        *mixed((1, 2), (1, 2)), "parallel=manual", UNTIED,
+        "parallel.pipelines=[{microbatches: 5, stages: [{ranks: [0], layers: 3}, {ranks: [1], layers: 2}]},"
+        "{microbatches: 7, stages: [{ranks: [2], layers: 1}, {ranks: [3], layers: 4}]}]",
+    ],
+    "unlike-pipelines": [
+        *mixed((1, 2), (1, 1)), "parallel=manual", TIED,
+        "parallel.pipelines=[{microbatches: 9, stages: [{ranks: [0], layers: 2}, {ranks: [1], layers: 3}]},"
+        "{microbatches: 3, stages: [{ranks: [2], layers: 5}]}]",
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], list[dict]]:
+    return {}
+
+
+def reference_of(layout: list[str], known: dict, folder: Path) -> list[dict]:
+    options = tuple(o for o in layout if o.startswith(("model.", "optimizer")))
+    if options not in known:
+        folder.mkdir()
+        known[options] = train(folder, [*ONE, *COMMON, *options]).rows
+    return known[options]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layout_trains_as_one_process(name: str, tmp_path: Path, references: dict) -> None:
+    expected = reference_of(LAYOUTS[name], references, tmp_path / "reference")
+    found = train(tmp_path, [*COMMON, *LAYOUTS[name]]).rows
+    assert len(found) == len(expected) == STEPS
+    for key in ("loss", "grad_norm"):
+        assert [row[key] for row in found] == pytest.approx([row[key] for row in expected], rel=RELATIVE_TOLERANCE)
+    assert found[-1]["validation_loss"] == pytest.approx(expected[-1]["validation_loss"], rel=RELATIVE_TOLERANCE)
+    assert expected[0]["grad_norm"] > 0.5, "clipping must act"
+    assert expected[-1]["loss"] < expected[0]["loss"] - 0.1, "the model must learn"

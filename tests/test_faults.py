@@ -1,0 +1,116 @@
+"""What a kill leaves: an ended run that says who died, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runs_for_tests import command, environment, newest_run, train
+
+pytestmark = pytest.mark.emulated
+
+LONG = ["+cluster=mixed", "parallel=holmes", "train.steps=100000", "train.validate_every=0", "model.num_layers=2",
+        "model.hidden_size=32", "model.num_heads=2", "model.sequence_length=32", "train.global_batch_size=8",
+        "parallel.micro_batch_size=1"]
+END_SECONDS = 30
+
+
+def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+
+
+class Running:
+    """A run in progress; `pids` are its ranks' as seen from outside."""
+
+    def __init__(self, cwd: Path, overrides: list[str]) -> None:
+        self.cwd = cwd
+        self.process = subprocess.Popen(command("train", overrides), cwd=cwd, env=environment(), text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+        wait_for(lambda: self._steps() >= 3 or self.process.poll() is not None, 60, "three steps")
+        assert self.process.poll() is None, self.process.stderr.read()
+        self.folder = newest_run(cwd)
+        self.ranks = json.loads((self.folder / "job.json").read_text())["ranks"]
+        self.pids = [entry["pid"] for entry in self.ranks]
+        self.namespaces = {namespace_of(pid) for pid in self.pids}
+
+    def _steps(self) -> int:
+        folder = newest_run(self.cwd)
+        path = folder / "metrics.jsonl" if folder else None
+        return len(path.read_text().splitlines()) if path and path.exists() else 0
+
+    def finish(self) -> tuple[int, str]:
+        _, stderr = self.process.communicate(timeout=END_SECONDS)
+        return self.process.returncode, stderr
+
+
+def namespace_of(pid: int) -> str:
+    return os.readlink(f"/proc/{pid}/ns/net")
+
+
+def alive_namespaces() -> set[str]:
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                found.add(namespace_of(int(entry.name)))
+            except OSError:
+                continue
+    return found
+
+
+def nothing_left(run: Running) -> bool:
+    return not any(Path(f"/proc/{pid}").exists() for pid in run.pids)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    run = Running(tmp_path, LONG)
+    yield run
+    if run.process.poll() is None:
+        run.process.kill()
+        run.process.communicate()
+
+
+def test_killed_rank_ends_the_run_and_is_named(running: Running) -> None:
+    victim = next(entry for entry in running.ranks if entry["rank"] == 3)
+    os.kill(victim["pid"], signal.SIGKILL)
+    status, stderr = running.finish()
+    assert status == 1
+    assert f"rank 3 on node {victim['node']}" in stderr
+    assert "Traceback" not in stderr
+    result = json.loads((running.folder / "result.json").read_text())
+    assert result["status"] == "failed"
+    assert f"rank 3 on node {victim['node']}" in result["error"]
+    assert result["steps"] >= 3
+    wait_for(lambda: nothing_left(running), 5, "all ranks gone")
+    assert not (running.namespaces - {namespace_of(os.getpid())}) & alive_namespaces()
+
+
+def test_killed_command_leaves_nothing_and_the_next_start_says_so(running: Running) -> None:
+    running.process.kill()
+    running.process.wait(timeout=END_SECONDS)
+    wait_for(lambda: nothing_left(running), END_SECONDS, "all ranks gone")
+    assert not (running.namespaces - {namespace_of(os.getpid())}) & alive_namespaces()
+    assert not (running.folder / "result.json").exists()
+    train(running.cwd, [*LONG, "train.steps=1"])
+    result = json.loads((running.folder / "result.json").read_text())
+    assert result["status"] == "failed"
+
+
+def test_interrupt_ends_the_run_with_130(running: Running) -> None:
+    os.killpg(running.process.pid, signal.SIGINT)
+    status, stderr = running.finish()
+    assert status == 130
+    assert "Traceback" not in stderr
+    assert json.loads((running.folder / "result.json").read_text())["status"] == "failed"
+    wait_for(lambda: nothing_left(running), 5, "all ranks gone")

@@ -1,0 +1,62 @@
+"""Which NIC the traffic takes, proven by the kernel's counters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from tests.runs_for_tests import Finished, train
+
+pytestmark = pytest.mark.emulated
+
+FLOAT_BYTES = 4
+HIDDEN = 64
+COMMON = [
+    "+cluster=mixed", "train.steps=6", "train.validate_every=0", "train.timeline_every=0",
+    "train.validation_samples=4", "train.global_batch_size=16", "parallel.micro_batch_size=2",
+    "parallel.pipeline=2", "model.sequence_length=32", f"model.hidden_size={HIDDEN}", "model.num_heads=2",
+    "model.tied_embeddings=false",
+]
+LAYER_PARAMETERS = 12 * HIDDEN**2 + 13 * HIDDEN
+
+
+def bytes_per_step(finished: Finished, key: str) -> float:
+    return median(row[key] for row in finished.rows[2:])
+
+
+def run_pair(folder: Path, strategy: str) -> tuple[Finished, Finished]:
+    finished = []
+    for layers in (4, 8):
+        (folder / str(layers)).mkdir()
+        finished.append(train(folder / str(layers), [*COMMON, f"parallel={strategy}", f"model.num_layers={layers}"]))
+    return finished[0], finished[1]
+
+
+def test_holmes_keeps_gradients_off_ethernet(tmp_path: Path) -> None:
+    small, large = run_pair(tmp_path, "holmes")
+    ethernet = [bytes_per_step(run, "bytes_ethernet") for run in (small, large)]
+    fabric = [bytes_per_step(run, "bytes_fabric") for run in (small, large)]
+    assert ethernet[1] == pytest.approx(ethernet[0], rel=0.03)
+    added = 4 * LAYER_PARAMETERS * FLOAT_BYTES
+    assert fabric[1] - fabric[0] > added, "the added gradients cross the fabric NICs"
+    activations = 2 * 16 * 32 * HIDDEN * FLOAT_BYTES
+    assert ethernet[0] > activations, "activations and their gradients cross Ethernet once each way"
+
+
+def test_megatron_sends_gradients_over_ethernet(tmp_path: Path) -> None:
+    small, large = run_pair(tmp_path, "megatron")
+    added = 4 * LAYER_PARAMETERS * FLOAT_BYTES
+    grown = bytes_per_step(large, "bytes_ethernet") - bytes_per_step(small, "bytes_ethernet")
+    # A ring of four ranks on two nodes passes 2 * 3/4 of the gradients over each of its two crossings.
+    assert grown == pytest.approx(2 * 1.5 * added, rel=0.12)
+    assert bytes_per_step(large, "bytes_fabric") < 0.01 * grown
+
+
+def test_groups_name_their_network(tmp_path: Path) -> None:
+    finished = train(tmp_path, [*COMMON, "parallel=holmes", "model.num_layers=4", "train.steps=2"])
+    networks = {(group["kind"], group["network"]) for group in finished.plan["groups"]}
+    assert ("data", "ib") in networks
+    assert ("data", "roce") in networks
+    assert {network for kind, network in networks if kind == "pipeline"} == {"ethernet"}
