@@ -9,11 +9,11 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from forked import run_ranks
 
 from holmes_hpc.comm import gloo
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.errors import NetworkError
+from tests.forked import run_ranks
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 TWO_LABELS = NodeNetworks(

@@ -6,13 +6,13 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from forked import RankFailedError, run_ranks
-from tiny_plans import tiny_plan
 
 from holmes_hpc.comm.groups import connect
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.errors import ConfigurationError, NetworkError
 from holmes_hpc.values import Group
+from tests.forked import RankFailedError, run_ranks
+from tests.tiny_plans import tiny_plan
 
 FOUR = tiny_plan(
     4,

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from holmes_hpc.cluster.cluster import Node
 from holmes_hpc.comm import nccl
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.errors import ConfigurationError
@@ -21,17 +22,14 @@ class FakeOptions:
     )
 
 
-def node(slot, network, hca=None, gid_index=None, interface=None, fabric_interface=None):
-    return SimpleNamespace(
-        slot=slot, label=slot.split("/")[0], network=network, hca=hca, gid_index=gid_index,
-        interface=interface, fabric_interface=fabric_interface,
-    )
+def node(label, nic, **settings):
+    return Node(f"{label}/0", label, 0, label, "a100-80g", 8, nic, 1, 25.0, **settings)
 
 
-IB = node("ib/0", "ib", hca="mlx5_0,mlx5_1", interface="bond0")
-ROCE = node("roce/1", "roce", hca="mlx5_1", gid_index=3, interface="eno1")
-PLAIN = node("plain/0", "ethernet", interface="eth2")
-BARE = node("aws/0", "efa")
+IB = node("ib", "hdr200", hca="mlx5_0,mlx5_1", interface="bond0")
+ROCE = node("roce", "roce200", hca="mlx5_1", gid_index=3, interface="eno1")
+PLAIN = node("plain", "eth100", interface="eth2")
+BARE = node("aws", "efa400")
 
 IB_ENVIRONMENT = {"NCCL_IB_HCA": "=mlx5_0,mlx5_1", "NCCL_SOCKET_IFNAME": "=bond0"}
 ROCE_ENVIRONMENT = {"NCCL_IB_HCA": "=mlx5_1", "NCCL_IB_GID_INDEX": "3", "NCCL_SOCKET_IFNAME": "=eno1"}

@@ -4,8 +4,6 @@ import time
 
 import pytest
 import torch
-from forked import run_ranks
-from tiny_plans import tiny_plan
 
 from holmes_hpc.comm.gloo import GlooBackend
 from holmes_hpc.comm.groups import connect
@@ -13,6 +11,8 @@ from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.comm.point_to_point import Transfers
 from holmes_hpc.errors import NetworkError
 from holmes_hpc.values import Group
+from tests.forked import run_ranks
+from tests.tiny_plans import tiny_plan
 
 CHAIN = tiny_plan(4, [Group("pipeline", (rank, rank + 1), "ethernet") for rank in range(3)])
 RING = tiny_plan(4, [Group("pipeline", (0, 1, 2, 3), "ethernet")])

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from forked import run_ranks
-from tiny_plans import tiny_plan
 
 from holmes_hpc.comm.groups import connect
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.comm.reduce import GradientSum, all_reduce_scalars, split, sum_gradients
 from holmes_hpc.values import Group, Reduction
+from tests.forked import run_ranks
+from tests.tiny_plans import tiny_plan
 
 
 def data(*ranks):
