@@ -32,7 +32,7 @@ class Executor:
                  architecture: Architecture) -> None:
         self._plan, self._rank, self._model, self._gradients = plan, rank, model, gradients
         self._communicator, self._architecture = communicator, architecture
-        self._transfers = Transfers()
+        self._transfers = Transfers(communicator)
         self._training = True
         self._inputs: dict[Place, torch.Tensor] = {}
         self._outputs: dict[Place, torch.Tensor] = {}

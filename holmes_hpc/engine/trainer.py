@@ -117,7 +117,7 @@ class Trainer:
 
     def _global_norm(self, step: int) -> float:
         square_sum = torch.tensor([self._gradients.local_square_sum()], dtype=torch.float64)
-        all_reduce_scalars(square_sum, self._job.communicator.world)
+        all_reduce_scalars(square_sum, self._job.communicator.world, self._job.communicator)
         norm = math.sqrt(float(square_sum)) if float(square_sum) >= 0 else math.nan
         if not math.isfinite(norm):
             raise RunFailedError(f"step {step}: the gradients are not finite (norm {norm}); lower optimizer.lr "
@@ -127,19 +127,19 @@ class Trainer:
     def _gather(self, report: RankReport) -> list[RankReport]:
         rows = torch.zeros(self._job.plan.world_size, RankReport.length(), dtype=torch.float64)
         rows[self._job.rank] = torch.tensor(report.row(), dtype=torch.float64)
-        all_reduce_scalars(rows, self._job.communicator.world)
+        all_reduce_scalars(rows, self._job.communicator.world, self._job.communicator)
         return [RankReport(*row) for row in rows.tolist()]
 
     def _validate(self) -> float:
         actions = forward_actions(self._job.plan, self._job.rank, self._validation)
         share = self._executor.run(actions, self._validation, Timeline(), training=False)
         loss = torch.tensor([share], dtype=torch.float64)
-        all_reduce_scalars(loss, self._job.communicator.world)
+        all_reduce_scalars(loss, self._job.communicator.world, self._job.communicator)
         return float(loss)
 
     def _synchronise(self) -> None:
         """Wait for all ranks, so that the next step is timed from a common start."""
-        all_reduce_scalars(torch.zeros(1, dtype=torch.float64), self._job.communicator.world)
+        all_reduce_scalars(torch.zeros(1, dtype=torch.float64), self._job.communicator.world, self._job.communicator)
         self._job.usage.sent_since_last()
         self._step_began = time.perf_counter()
 
