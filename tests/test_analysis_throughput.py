@@ -61,9 +61,7 @@ def test_one_run_prints_its_table_and_draws_into_its_folder(run, capsys):
 
 
 def test_several_runs_draw_into_the_current_or_the_named_folder(run, tmp_path, monkeypatch, capsys):
-    make_run(
-        tmp_path / "runs", "other", plan=make_plan("megatron"), metrics=[metric(s, 0.2) for s in range(1, 9)]
-    )
+    make_run(tmp_path / "runs", "other", plan=make_plan("megatron"), metrics=[metric(s, 0.2) for s in range(1, 9)])
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -189,3 +187,18 @@ def test_sizes_and_seconds():
         "4.00 TB",
     ]
     assert [printing.seconds(value) for value in (0.0123, 1.5, 75)] == ["12.3 ms", "1.50 s", "75.0 s"]
+
+
+def test_holmes_throughput_is_safe_from_a_local_package_named_analysis(run, tmp_path):
+    (tmp_path / "analysis").mkdir()
+    (tmp_path / "analysis" / "__init__.py").write_text("raise SystemExit('the wrong one')")
+    done = subprocess.run(
+        [sys.executable, "-c", "from holmes_hpc.cli import main; main()", "throughput", str(run), "--no-pictures"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        timeout=60,
+    )
+    assert "mixed/20261003T120000-ab12" in done.stdout, done.stderr
