@@ -6,6 +6,7 @@ here before Hydra starts, and whatever is wrong becomes one message on stderr an
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -63,6 +64,7 @@ class _Jobs:
 def main(command: Command, argv: Sequence[str] | None = None) -> int:
     """Run a command with `argv` (default: the process's arguments) and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _log_to_stderr(command.verb)
     try:
         return _main(command, arguments)
     except HolmesError as error:
@@ -101,6 +103,16 @@ def _main(command: Command, argv: list[str]) -> int:
     if len(jobs.outcomes) > 1:
         sys.stderr.write(_table(jobs))
     return status
+
+
+def _log_to_stderr(verb: str) -> None:
+    """Send what the library logs to stderr, as the command's own words."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(f"holmes {verb}: %(message)s"))
+    logger = logging.getLogger("holmes_hpc")
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
 def _refuse_options(arguments: Namespace) -> None:

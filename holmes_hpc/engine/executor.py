@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.comm import Communicator, Transfers, sum_gradients
+from holmes_hpc.comm.groups import Communicator
+from holmes_hpc.comm.point_to_point import Transfers
+from holmes_hpc.comm.reduce import sum_gradients
 from holmes_hpc.engine.batch import MicroBatch
 from holmes_hpc.engine.gradients import Gradients
 from holmes_hpc.engine.local_model import LocalModel
