@@ -152,9 +152,12 @@ def test_a_token_outside_the_vocabulary_is_refused_at_opening_and_in_a_batch(tmp
     path = token_file(tmp_path, tokens)
     with pytest.raises(DataError, match=r"token 300.*model.vocab_size=256.*at least 301"):
         open_data(name="tokens", path=str(path))
-    data = Dataset("tokens", numpy.full(200, 300, dtype=numpy.uint16), numpy.zeros(200), 16, 256)
-    with pytest.raises(DataError, match="token 300"):
-        data.train_batch(0, 0, 0, 1, 1)
+    for token, vocabulary in ((300, 256), (256, 256)):
+        data = Dataset("tokens", numpy.full(200, token, dtype=numpy.uint16), numpy.zeros(200), 16, vocabulary)
+        with pytest.raises(DataError, match=f"token {token}"):
+            data.train_batch(0, 0, 0, 1, 1)
+    data = Dataset("tokens", numpy.full(200, 255, dtype=numpy.uint16), numpy.zeros(200), 16, 256)
+    assert int(data.train_batch(0, 0, 0, 1, 1)[1].max()) == 255
 
 
 @pytest.mark.parametrize(("content", "data", "expected"), [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,10 +75,8 @@ class Dataset:
                 raise DataError(
                     f"data.name={self.name} has {len(tokens)} tokens for {part}: one sample needs "
                     f"{self.sequence_length + 1}. Set model.sequence_length to less than {len(tokens)}.")
-            last = max(len(tokens) - _CHECKED_TOKENS, 0)
-            for window in range(_CHECKED_WINDOWS):
-                offset = last * window // (_CHECKED_WINDOWS - 1)
-                self._check_vocabulary(tokens[offset : offset + _CHECKED_TOKENS])
+            for window in _windows(tokens):
+                self._check_vocabulary(window)
 
     def fingerprint(self) -> str:
         """Return a digest of the size and of windows of both parts, to compare between nodes.
@@ -86,11 +85,9 @@ class Dataset:
         """
         digest = hashlib.sha256(f"{self.name}/{self.sequence_length}/{self.vocab_size}".encode())
         for tokens in (self.training, self.validation):
-            last = max(len(tokens) - _CHECKED_TOKENS, 0)
             digest.update(f"/{len(tokens)}/".encode())
-            for window in range(_CHECKED_WINDOWS):
-                offset = last * window // (_CHECKED_WINDOWS - 1)
-                digest.update(tokens[offset : offset + _CHECKED_TOKENS].tobytes())
+            for window in _windows(tokens):
+                digest.update(window.tobytes())
         return digest.hexdigest()[:16]
 
     def _batch(self, tokens: NDArray[numpy.unsignedinteger], offsets: list[int]) -> tuple[Tensor, Tensor]:
@@ -107,8 +104,16 @@ class Dataset:
             raise DataError(
                 f"data.name={self.name} holds token {largest}, and model.vocab_size={self.vocab_size} has "
                 f"tokens 0 to {self.vocab_size - 1}: the data was made with a larger vocabulary, or "
-                f"data.dtype is wrong. Set model.vocab_size to at least {largest + 1}, or data.dtype to uint8, "
-                "uint16 or uint32.")
+                f"data.dtype is wrong. Set model.vocab_size to at least {largest + 1}, or data.dtype to "
+                "uint8, uint16 or uint32.")
+
+
+def _windows(tokens: NDArray[numpy.unsignedinteger]) -> Iterator[NDArray[numpy.unsignedinteger]]:
+    """Yield windows of tokens from the first to the last, evenly spread; they overlap where there are few."""
+    last = max(len(tokens) - _CHECKED_TOKENS, 0)
+    for window in range(_CHECKED_WINDOWS):
+        offset = last * window // (_CHECKED_WINDOWS - 1)
+        yield tokens[offset : offset + _CHECKED_TOKENS]
 
 
 def open_dataset(data_config: Any, architecture: Architecture) -> Dataset:

@@ -3,6 +3,9 @@
 Each parameter is drawn whole, from its own generator, seeded by the run's seed and the parameter's name,
 always on the CPU and in float32. So a stage, a replica, and a tensor-parallel slice hold bitwise the weights
 that a single process would.
+
+That holds among CPUs with AVX2 or AVX-512. Without them torch's normal numbers differ in the last bit, so
+replicas on unlike CPUs start apart by rounding unless their weights are broadcast.
 """
 
 from __future__ import annotations
