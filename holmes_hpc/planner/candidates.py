@@ -23,12 +23,13 @@ _FEWEST_MICROBATCHES = 4
 
 @dataclass(frozen=True)
 class Candidate:
-    """A shape with its micro-batch size and layers, and the seconds of a step by a closed form."""
+    """A shape with its micro-batch size and layers, and a closed form's word on its step and its memory."""
 
     shape: Shape
     micro_batch_size: int
     layers: tuple[int, ...]
     estimate_seconds: float
+    fits: bool
 
     @property
     def words(self) -> str:
@@ -50,7 +51,8 @@ def make_candidate(task: Task, shape: Shape, micro_batch_size: int) -> Candidate
               "(a larger parallel.pipeline).")
     stages = _Stages(task, shape, micro_batch_size, microbatches, len(ways))
     layers = stages.split()
-    return Candidate(shape, micro_batch_size, layers, stages.estimate(layers))
+    fits = all(count <= stages.capacity(s) for s, count in enumerate(layers))
+    return Candidate(shape, micro_batch_size, layers, stages.estimate(layers), fits)
 
 
 def micro_batch_sizes(task: Task, shape: Shape) -> tuple[int, ...]:
@@ -101,7 +103,7 @@ class _Stages:
         turns = self.microbatches / len(parts)
         layer = turns * sum(self._compute(s, ("layers.0",)))
         fixed = turns * sum(self._compute(s, self.fixed_units[s])) if self.fixed_units[s] else 0.0
-        return StageCost(layer + self._sync_seconds(s, 1), fixed, self._capacity(s))
+        return StageCost(layer + self._sync_seconds(s, 1), fixed, self.capacity(s))
 
     def estimate(self, layers: Sequence[int]) -> float:
         """Return the seconds of a step: the busiest stage, filling and draining, hops, and the gradient sync."""
@@ -154,7 +156,7 @@ class _Stages:
         crowd = max(slots.count(slot) for slot in set(slots))
         return traffic.seconds + traffic.latency_seconds, crowd * max([0.0, *traffic.busy.values()])
 
-    def _capacity(self, s: int) -> int:
+    def capacity(self, s: int) -> int:
         """Return how many layers fit into the memory of a stage's smallest GPU."""
         parts, tensor = self.shape.stages[s], len(self.shape.stages[s][0])
         depth, settings = len(self.shape.stages), self.task.settings

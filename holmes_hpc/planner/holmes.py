@@ -22,7 +22,7 @@ def holmes_shapes(task: Task, tensor: int) -> tuple[Shape, ...]:
     Raises PlanRefusedError when the asked degrees fit no division of the fabrics.
     """
     parts = {name: _parts(task, nodes, tensor) for name, nodes in task.cluster.fabrics.items()}
-    shapes = []
+    shapes: list[Shape] = []
     for order in fabric_orders(task):
         for counts in _stage_counts(task, [len(parts[name]) for name in order]):
             for spread in (True, False):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine
-from holmes_hpc.planner.schedules import slow_hops
+from holmes_hpc.planner.schedules import make_schedule, slow_hops
 from holmes_hpc.planner.search import Priced, search
 from holmes_hpc.planner.settings import PlanSettings, Task
 from holmes_hpc.values import Plan, RankPlace, Rejected
@@ -35,17 +36,19 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
         words = "manual"
     elif best.strategy == "megatron" and task.settings.strategy == "auto" and split == "adaptive":
         words = "uniform"
+    layout = best.layout
+    schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, best.schedule)
     return Plan(
         strategy=best.strategy,
         world_size=task.cluster.world_size,
         num_layers=task.architecture.num_layers,
-        micro_batch_size=best.layout.micro_batch_size,
+        micro_batch_size=layout.micro_batch_size,
         global_batch_size=task.settings.global_batch_size,
         ranks=_places(task),
-        pipelines=best.layout.pipelines,
-        groups=best.layout.groups,
-        reductions=best.layout.reductions,
-        schedule=best.schedule,
+        pipelines=layout.pipelines,
+        groups=layout.groups,
+        reductions=layout.reductions,
+        schedule=dataclasses.replace(best.schedule, digest=schedule.digest()),
         predicted=best.predicted,
         rejected=rejected,
         tied_embeddings=task.architecture.tied_embeddings,

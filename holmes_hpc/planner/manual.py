@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
@@ -33,7 +34,7 @@ def manual_pipelines(task: Task) -> tuple[tuple[Pipeline, ...], int]:
                                  "Write them for all or for none.")
     size = _micro_batch_size(task, sum(given), len(counts))
     total = count_microbatches(task.settings.global_batch_size, size)
-    shared = tuple(given) if given else apportion(total, [1 for _ in counts])
+    shared = tuple(given) if given else apportion(total, [Fraction(1)] * len(counts))
     if sum(shared) != total:
         raise PlanRefusedError(
             f"parallel.pipelines has {sum(shared)} micro-batches of {size} samples, and train.global_batch_size="

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,13 +10,15 @@ from holmes_hpc.planner.compute_cost import ComputeCost
 from holmes_hpc.planner.groups import stage_units
 from holmes_hpc.planner.memory import memory_gib_per_rank
 from holmes_hpc.planner.network_cost import NetworkCost, Traffic
-from holmes_hpc.planner.schedules import edge_ranks, transfers
+from holmes_hpc.planner.schedules import edge_ranks, make_schedule, transfers
 from holmes_hpc.planner.settings import Task
-from holmes_hpc.planner.simulation import Prices, simulate
+from holmes_hpc.planner.simulation import Prices, Timeline, simulate
 from holmes_hpc.planner.validation import peak_in_flight
-from holmes_hpc.values import ActionKind, Group, Pipeline, Prediction, Reduction, Schedule
+from holmes_hpc.values import ActionKind, Group, Pipeline, Prediction, Reduction, ScheduleChoice
 
 _GRADIENT_BYTES = 4
+PERIOD = 16
+"""Micro-batches by which two shortened steps differ."""
 _STEP_COLLECTIVES = 3
 """Small collectives over the world in each step: loss, gradient norm, the barrier before the step."""
 
@@ -36,12 +39,11 @@ def compute_cost(task: Task) -> ComputeCost:
                        task.settings.recompute)
 
 
-def predict(task: Task, layout: Layout, schedule: Schedule) -> Prediction:
+def predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
     """Simulate one step of a layout and return the figures of a plan."""
     cost, architecture, world = compute_cost(task), task.architecture, task.cluster.world_size
-    memory = memory_gib_per_rank(cost, task.cluster, layout.pipelines, layout.micro_batch_size,
-                                 peak_in_flight(schedule))
-    timeline = simulate(schedule, layout.reductions, price(task, layout))
+    timeline, peaks = _run(task, layout, choice)
+    memory = memory_gib_per_rank(cost, task.cluster, layout.pipelines, layout.micro_batch_size, peaks)
     seconds = timeline.step_seconds + _step_collectives(task, layout.groups[0])
     samples = task.settings.global_batch_size
     flops = architecture.model_flops_per_sample() * samples
@@ -54,6 +56,37 @@ def predict(task: Task, layout: Layout, schedule: Schedule) -> Prediction:
         memory_gib_per_rank=memory,
         bubble_fraction=max(0.0, 1.0 - busy / seconds),
     )
+
+
+Peaks = Mapping[tuple[int, int, int], int]
+
+
+def _run(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timeline, Peaks]:
+    """Simulate a step; return what was seen, and the micro-batches in flight.
+
+    Long steps of alike pipelines repeat themselves, so two shorter ones tell how long each further micro-batch takes.
+    """
+    counts = {pipeline.microbatches for pipeline in layout.pipelines}
+    depth = max(len(pipeline.stages) for pipeline in layout.pipelines)
+    short = 2 * (depth + choice.warmup_extra * depth) + PERIOD
+    if len(counts) > 1 or choice.name == "gpipe" or min(counts) < 2 * (short + PERIOD):
+        return _simulate(task, layout, choice)
+    first, _ = _simulate(task, _with_microbatches(layout, short), choice)
+    second, peaks = _simulate(task, _with_microbatches(layout, short + PERIOD), choice)
+    periods = (min(counts) - short - PERIOD) / PERIOD
+    busy = {rank: seconds + periods * (seconds - first.busy_seconds[rank])
+            for rank, seconds in second.busy_seconds.items()}
+    return Timeline(second.step_seconds + periods * (second.step_seconds - first.step_seconds), busy), peaks
+
+
+def _with_microbatches(layout: Layout, count: int) -> Layout:
+    pipelines = tuple(dataclasses.replace(pipeline, microbatches=count) for pipeline in layout.pipelines)
+    return dataclasses.replace(layout, pipelines=pipelines)
+
+
+def _simulate(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timeline, Peaks]:
+    schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, choice)
+    return simulate(schedule, layout.reductions, price(task, layout)), peak_in_flight(schedule)
 
 
 def price(task: Task, layout: Layout) -> Prices:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holmes_hpc.errors import PlanRefusedError
@@ -15,16 +16,16 @@ from holmes_hpc.planner.manual import manual_pipelines
 from holmes_hpc.planner.megatron import megatron_shapes
 from holmes_hpc.planner.memory import USABLE_FRACTION
 from holmes_hpc.planner.pipelines import build_pipelines, count_microbatches
-from holmes_hpc.planner.predict import Layout, predict, price
-from holmes_hpc.planner.schedules import make_schedule, slow_hops
+from holmes_hpc.planner.predict import PERIOD, Layout, predict, price
+from holmes_hpc.planner.schedules import slow_hops
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.shapes import Shape, tensor_degrees
 from holmes_hpc.values import ActionKind, Pipeline, Prediction, Rejected, ScheduleChoice
 
 MOST_REJECTED = 10
 _MOST_SIMULATED = 8
-_MOST_ACTIONS = 30_000
-"""Actions that are simulated for each strategy, beyond its two best estimates."""
+_MOST_ACTIONS = 50_000
+"""Actions that are simulated for each strategy; its best estimate always is."""
 _WARMUP_FINALISTS = 3
 _WORTHWHILE = 0.99
 """Extra warm-up costs memory, so it has to save a hundredth of the step."""
@@ -55,18 +56,24 @@ def search(task: Task) -> tuple[Priced, tuple[Rejected, ...]]:
         return _manual(task), ()
     names = tuple(_SHAPES) if task.settings.strategy == "auto" else (task.settings.strategy,)
     priced: list[Priced] = []
-    refusals: list[str] = []
+    refusals: dict[str, list[str]] = {name: [] for name in names}
     for name in names:
-        asked = _defaults(task, name)
         try:
-            priced += _price_strategy(asked, name, refusals)
+            priced += _price_strategy(_defaults(task, name), name, refusals[name])
         except PlanRefusedError as refusal:
-            refusals.append(str(refusal))
+            refusals[name].append(str(refusal))
     fitting = [each for each in priced if not each.reason]
     if not fitting:
-        raise PlanRefusedError(" ".join(dict.fromkeys([each.reason for each in priced[:1]] + refusals[:3])))
+        raise PlanRefusedError(_why(priced, refusals))
     best = min(fitting, key=lambda each: each.predicted.step_seconds)
-    return best, _rejected(best, priced, refusals if len(names) > 1 else [])
+    return best, _rejected(best, priced, refusals)
+
+
+def _why(priced: Sequence[Priced], refusals: Mapping[str, Sequence[str]]) -> str:
+    """Return the most frequent reason of every strategy, the same one once."""
+    reasons = [each.reason for each in priced[:1]]
+    reasons += [Counter(messages).most_common(1)[0][0] for messages in refusals.values() if messages and not priced]
+    return " Or: ".join(dict.fromkeys(reasons))
 
 
 def _defaults(task: Task, name: str) -> Task:
@@ -93,7 +100,7 @@ def _price_strategy(task: Task, name: str, refusals: list[str]) -> list[Priced]:
                 try:
                     candidates.append(make_candidate(task, shape, size))
                 except PlanRefusedError as refusal:
-                    refusals.append(f"{name}, {shape.words}: {refusal}")
+                    refusals.append(str(refusal))
         priced += _price_best(task, candidates)
         if any(not each.reason for each in priced):
             break
@@ -102,22 +109,27 @@ def _price_strategy(task: Task, name: str, refusals: list[str]) -> list[Priced]:
 
 def _price_best(task: Task, candidates: Sequence[Candidate]) -> list[Priced]:
     """Simulate the best estimates, then give the fastest of those extra warm-up where it pays."""
-    ranked = sorted(candidates, key=lambda each: each.estimate_seconds)
+    ranked = sorted(candidates, key=lambda each: (not each.fits, each.estimate_seconds))[:_MOST_SIMULATED]
+    budget = _MOST_ACTIONS
     priced: list[Priced] = []
-    actions = 0
-    for candidate in ranked[:_MOST_SIMULATED]:
-        actions += _action_count(task, candidate)
-        if len(priced) < 2 or actions <= _MOST_ACTIONS or not any(not each.reason for each in priced):
+    for candidate in ranked:
+        budget -= _action_count(task, candidate)
+        if not priced or (budget >= 0 and (candidate.fits or not ranked[0].fits)):
             priced.append(_price_candidate(task, candidate))
-    fitting = sorted((each for each in priced if not each.reason), key=lambda each: each.predicted.step_seconds)
     if task.settings.schedule == "1f1b" and task.settings.warmup_extra is None:
-        priced += [warmer for each in fitting[:_WARMUP_FINALISTS] for warmer in _with_warmup(task, each)]
+        fitting = sorted((each for each in priced if not each.reason), key=lambda each: each.predicted.step_seconds)
+        finalists = fitting[:_WARMUP_FINALISTS if budget >= 0 else 1]
+        priced += [warmer for each in finalists for warmer in _with_warmup(task, each)]
     return priced
 
 
 def _action_count(task: Task, candidate: Candidate) -> int:
     microbatches = task.settings.global_batch_size // candidate.micro_batch_size
-    return 4 * microbatches * len(candidate.layers) * len(candidate.shape.stages[0][0])
+    widths = {len(parts) for parts in candidate.shape.stages}
+    if len(widths) == 1:
+        # Alike pipelines are simulated in two short steps.
+        microbatches = min(microbatches, max(widths) * 4 * (len(candidate.layers) + PERIOD))
+    return 4 * microbatches * sum(len(parts[0]) for parts in candidate.shape.stages)
 
 
 def _price_candidate(task: Task, candidate: Candidate) -> Priced:
@@ -136,9 +148,7 @@ def _price(task: Task, strategy: str, words: str, pipelines: tuple[Pipeline, ...
 
 def _price_schedule(task: Task, strategy: str, words: str, layout: Layout, warmup_extra: int) -> Priced:
     choice = ScheduleChoice(task.settings.schedule, warmup_extra)
-    schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, choice)
-    predicted = predict(task, layout, schedule)
-    choice = dataclasses.replace(choice, digest=schedule.digest())
+    predicted = predict(task, layout, choice)
     return Priced(strategy, words, layout, choice, predicted, _memory_problem(task, predicted))
 
 
@@ -198,7 +208,7 @@ def _manual(task: Task) -> Priced:
     return priced
 
 
-def _rejected(best: Priced, priced: Sequence[Priced], refusals: Sequence[str]) -> tuple[Rejected, ...]:
+def _rejected(best: Priced, priced: Sequence[Priced], refusals: Mapping[str, Sequence[str]]) -> tuple[Rejected, ...]:
     """Return the best alternatives with figures, then what could not be planned at all."""
     others = sorted((each for each in priced if each is not best),
                     key=lambda each: (bool(each.reason), each.predicted.step_seconds))
@@ -208,10 +218,10 @@ def _rejected(best: Priced, priced: Sequence[Priced], refusals: Sequence[str]) -
     chosen = kept[:MOST_REJECTED]
     missing = [each for each in first.values() if each not in chosen]
     chosen = chosen[:MOST_REJECTED - len(missing)] + missing
-    strategies = {each.strategy for each in priced}
-    impossible = [Rejected(name, "", reason) for name in _SHAPES if name not in strategies
-                  for reason in refusals if reason.startswith(name)][:MOST_REJECTED - len(chosen)]
-    return (*chosen, *impossible)
+    planned = {each.strategy for each in priced}
+    impossible = [Rejected(name, "", Counter(reasons).most_common(1)[0][0])
+                  for name, reasons in refusals.items() if name not in planned and reasons]
+    return (*chosen[:MOST_REJECTED - len(impossible)], *impossible)
 
 
 def _slower(best: Priced, other: Priced) -> str:

@@ -15,7 +15,7 @@ Part = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Shape:
-    """For every stage its data-parallel parts, each a tensor-parallel group; parts of unlike stages may differ in number.
+    """For every stage its data-parallel parts, each a tensor-parallel group; stages may differ in their number.
 
     `words` names the layout for people. `equal_pipelines` means that all pipelines take equally many micro-batches.
     """
