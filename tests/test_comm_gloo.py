@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -51,10 +52,14 @@ def test_unknown_interface_is_refused_with_the_valid_ones():
 
 def enter_network_namespace():
     """Give this process a loopback of its own with two labelled addresses; return why not, or None."""
-    flags = CLONE_NEWNET | (0 if os.getuid() == 0 else CLONE_NEWUSER)
+    user = os.getuid()
+    flags = CLONE_NEWNET | (CLONE_NEWUSER if user else 0)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(flags) != 0:
         return f"network namespaces are not allowed: {os.strerror(ctypes.get_errno())}"
+    if user:
+        # Without a mapping to root the owner of the namespace may not add addresses.
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
     lines = "link set lo up\naddr add 10.9.1.1/32 dev lo label lo:a\naddr add 10.9.2.1/32 dev lo label lo:b\n"
     try:
         subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True, capture_output=True)

@@ -132,6 +132,18 @@ def absent(parts: tuple[str, ...]) -> list[str]:
     return [part for part in parts if importlib.util.find_spec(f"holmes_hpc.{part}") is None]
 
 
+def call(wrong: Wrong, folder: Path, capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Run a command and return its status and output: in this process, but `train` in one of its own, as it forks."""
+    if wrong.verb == "train":
+        done = python(folder, "-m", "holmes_hpc.train", *wrong.options, *wrong.overrides)
+        return done.returncode, done.stdout, done.stderr
+    try:
+        status = front.main(importlib.import_module(f"holmes_hpc.{wrong.verb}").COMMAND, [*wrong.options, *wrong.overrides])
+    except SystemExit as end:  # argparse, for an unknown option
+        status = end.code
+    return status, *capfd.readouterr()
+
+
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.name)
 def test_wrong_configurations_are_refused(
     wrong: Wrong, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -141,19 +153,14 @@ def test_wrong_configurations_are_refused(
     (tmp_path / "taken").write_text("a file where a folder should be")
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    command = importlib.import_module(f"holmes_hpc.{wrong.verb}").COMMAND
-    try:
-        status = front.main(command, [*wrong.options, *wrong.overrides])
-    except SystemExit as end:  # argparse, for an unknown option
-        status = end.code
-    out, err = capfd.readouterr()
+    status, out, err = call(wrong, tmp_path, capfd)
     assert status == wrong.status, err
     for text in wrong.contains:
         assert text in err
     assert "Traceback" not in err + out
     assert "HYDRA_FULL_ERROR" not in err
+    assert not out or wrong.verb == "train"
     if wrong.status == 2:
-        assert not out
         assert sorted(tmp_path.rglob("*")) == before
 
 
