@@ -118,7 +118,8 @@ def _unit_seconds(unit: str, architecture: Architecture, gpu: str, peak_tflops: 
                   precision: str, samples: int, tensor: int) -> float:
     """Return one unit's forward time. Looking up tokens is not counted, so the tied table costs nothing twice."""
     tokens = samples * architecture.sequence_length
-    achieved = _ACHIEVED.get(gpu, _ACHIEVED_FLOAT32 if precision == "float32" else _ACHIEVED_ELSE)
+    narrow = precision == "float32" and gpu != "cpu"
+    achieved = _ACHIEVED_FLOAT32 if narrow else _ACHIEVED.get(gpu, _ACHIEVED_ELSE)
     flops = architecture.forward_flops(unit, tokens) / tensor
     moved = architecture.forward_bytes_by_part(unit, tokens, _ELEMENT_BYTES[precision])
     elementwise = (moved.get("elementwise", 0) + moved.get("loss", 0)) / (memory_gb_per_second * 1e9

@@ -34,10 +34,11 @@ def _headline(plan: Plan) -> Text:
     text.append(f"{plan.strategy}", style="bold")
     text.append(f": {plan.world_size} ranks, {len(plan.pipelines)} pipelines, {plan.schedule.name}{extra}, batch "
                 f"{plan.global_batch_size} in micro-batches of {plan.micro_batch_size}, layers {plan.layer_split}\n")
-    text.append(f"predicted {_seconds(predicted.step_seconds)} a step", style="bold")
+    text.append(f"predicted for {machine}: ")
+    text.append(f"{_seconds(predicted.step_seconds)} a step", style="bold")
     bubble = "" if predicted.bubble_fraction is None else f", bubble {100 * predicted.bubble_fraction:.0f} %"
-    text.append(f" ({predicted.tokens_per_second:,.0f} tokens/s, {predicted.tflops_per_gpu:.3g} TFLOPS a GPU, at most "
-                f"{max(predicted.memory_gib_per_rank):.1f} GiB a rank{bubble}) for {machine}")
+    text.append(f", {predicted.tokens_per_second:,.0f} tokens/s, {predicted.tflops_per_gpu:.3g} TFLOPS a GPU, at most "
+                f"{max(predicted.memory_gib_per_rank):.1f} GiB a rank{bubble}")
     return text
 
 
