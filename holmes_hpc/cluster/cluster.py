@@ -1,0 +1,151 @@
+"""The cluster of a run as a value: nodes in rank order, the fabrics they form, the links between those.
+
+A fabric is a set of nodes that reach each other by the same fast network. Inside a fabric its NICs carry the
+traffic, between fabrics the nodes' Ethernet does. `from_config` in `cluster/read.py` makes it from a cluster
+file.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from holmes_hpc.cluster.nics import ETHERNET, NICS
+
+LOCAL = "local"
+
+# What the emulated cluster is limited to where the cluster file names no rate: two cores move about 4 Gbit/s
+# in all, and Ethernet has to stay much slower than a fabric.
+MOST_EMULATED_FABRIC_GBPS = 2.0
+MOST_EMULATED_ETHERNET_GBPS = 0.2
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node to be, before Slurm chooses: the `index`-th of the nodes with this partition label.
+
+    `ethernet_gbps` is what the node has towards other fabrics, 10^9 bit/s. `hca`, `gid_index`, `interface`
+    and `fabric_interface` are None where the cluster file leaves them to the node.
+    """
+
+    slot: str
+    label: str
+    index: int
+    fabric: str
+    gpu: str
+    gpus: int
+    nic: str
+    nics: int
+    ethernet_gbps: float
+    hca: str | None = None
+    gid_index: int | None = None
+    interface: str | None = None
+    fabric_interface: str | None = None
+
+    @property
+    def network(self) -> str:
+        """The family of the node's fast NIC: `ib`, `roce`, `ethernet`, ..."""
+        return NICS[self.nic].family
+
+
+@dataclass(frozen=True)
+class FabricLink:
+    """The network between two fabrics, where it differs from the nodes' Ethernet.
+
+    `bandwidth_gbps` is what each node has across, `shared_gbps` what all nodes share; at most one is set.
+    """
+
+    between: tuple[str, str]
+    bandwidth_gbps: float | None
+    shared_gbps: float | None
+    latency_us: float
+
+
+@dataclass(frozen=True)
+class ClusterDescription:
+    """A cluster: its nodes in rank order (the ranks of a node are contiguous) and the links between fabrics.
+
+    `rates` (10^9 bit/s by network family), `compute` (`real|timed`) and `scale` say how it is emulated.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    links: tuple[FabricLink, ...] = ()
+    rates: Mapping[str, float] = field(default_factory=dict)
+    compute: str = "real"
+    scale: float = 1.0
+    order: str = "grouped"
+
+    @classmethod
+    def from_config(cls, config: Any) -> ClusterDescription:
+        """Return the cluster that `config.cluster` describes, in its full or its short form.
+
+        Raises ConfigurationError, with the path of the setting, for a description that makes no sense.
+        """
+        from holmes_hpc.cluster.read import read_cluster
+
+        return read_cluster(config)
+
+    @cached_property
+    def _first_ranks(self) -> tuple[int, ...]:
+        return tuple(itertools.accumulate((node.gpus for node in self.nodes), initial=0))
+
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        return {node.slot: place for place, node in enumerate(self.nodes)}
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks: one for each GPU."""
+        return self._first_ranks[-1]
+
+    @cached_property
+    def fabrics(self) -> dict[str, tuple[Node, ...]]:
+        """The nodes of each fabric in rank order; fabrics in order of first appearance."""
+        names = dict.fromkeys(node.fabric for node in self.nodes)
+        return {name: tuple(node for node in self.nodes if node.fabric == name) for name in names}
+
+    def node_of(self, rank: int) -> Node:
+        """Return the node that a rank runs on. Raises IndexError for a rank outside the cluster."""
+        if not 0 <= rank < self.world_size:
+            raise IndexError(f"rank {rank} is not in the cluster {self.name} of {self.world_size} ranks")
+        return self.nodes[bisect.bisect_right(self._first_ranks, rank) - 1]
+
+    def ranks_of(self, node: Node) -> tuple[int, ...]:
+        """Return the ranks of a node in the order of its GPUs."""
+        first = self._first_ranks[self._places[node.slot]]
+        return tuple(range(first, first + node.gpus))
+
+    def local_rank(self, rank: int) -> int:
+        """Return the number of a rank within its node. Raises IndexError for a rank outside the cluster."""
+        return rank - self._first_ranks[self._places[self.node_of(rank).slot]]
+
+    def shared_network(self, ranks: Iterable[int]) -> str:
+        """Return the fastest network that all these ranks share.
+
+        `local` inside one node, the NIC's family inside one fabric, else `ethernet`.
+        """
+        nodes = {node.slot: node for node in map(self.node_of, ranks)}
+        fabrics = {node.fabric for node in nodes.values()}
+        if len(nodes) <= 1:
+            return LOCAL
+        return next(iter(nodes.values())).network if len(fabrics) == 1 else ETHERNET
+
+    def link_between(self, fabric_a: str, fabric_b: str) -> FabricLink | None:
+        """Return the link that the cluster file names between two fabrics; None: the nodes' Ethernet."""
+        return next((link for link in self.links if set(link.between) == {fabric_a, fabric_b}), None)
+
+    def emulated_gbps(self, node: Node, network: str) -> float:
+        """Return the rate of a node's NIC of this family where the cluster is emulated with real compute.
+
+        It is that of `cluster.emulate.rates`, or the described one within the limits of one machine.
+        """
+        if network in self.rates:
+            return float(self.rates[network])
+        if network == ETHERNET:
+            return min(node.ethernet_gbps, MOST_EMULATED_ETHERNET_GBPS)
+        return min(NICS[node.nic].bandwidth_gbps * node.nics, MOST_EMULATED_FABRIC_GBPS)

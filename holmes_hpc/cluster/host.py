@@ -1,0 +1,94 @@
+"""The machine under our feet: how fast one of its cores multiplies matrices, and how much memory it has.
+
+Speeds are measured in a child process whose libraries may use one thread only: inside this process numpy's
+library has chosen its number of threads already, and a rank of the emulated cluster has one core.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from holmes_hpc.errors import RunFailedError
+
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS",
+                             "VECLIB_MAXIMUM_THREADS"), "1")
+_LONGEST_SECONDS = 60
+
+# The best of many short runs: other processes only ever slow a run down.
+_MEASUREMENT = """
+import json, time
+import numpy
+def best(function, seconds):
+    shortest, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        function()
+        shortest = min(shortest, time.perf_counter() - start)
+    return shortest
+size = 512
+left = numpy.ones((size, size), numpy.float32)
+right, product = left.copy(), left.copy()
+source = numpy.ones(2**23, numpy.float32)
+target = source.copy()
+matmul = best(lambda: numpy.matmul(left, right, out=product), 0.2)
+copy = best(lambda: numpy.copyto(target, source), 0.1)
+print(json.dumps({"matmul_gflops": 2 * size**3 / matmul / 1e9,
+                  "copy_gb_per_second": 2 * source.nbytes / copy / 1e9}))
+"""
+
+
+@dataclass(frozen=True)
+class HostSpeed:
+    """What one core reaches: float32 matrix products, 10^9 FLOP/s; bytes read and written, 10^9 byte/s."""
+
+    matmul_gflops: float
+    copy_gb_per_second: float
+
+
+@functools.cache
+def measured_speed() -> HostSpeed:
+    """Measure one core of this machine, which takes about half a second; the answer is kept for this process.
+
+    Raises RunFailedError when the measuring process fails.
+    """
+    try:
+        done = subprocess.run([sys.executable, "-c", _MEASUREMENT], env={**os.environ, **_ONE_THREAD},
+                              capture_output=True, text=True, timeout=_LONGEST_SECONDS, check=True)
+        return HostSpeed(**json.loads(done.stdout))
+    except subprocess.CalledProcessError as error:
+        raise RunFailedError("the speed of this machine's CPU could not be measured: "
+                             f"{(error.stderr or 'no message').strip().splitlines()[-1]}; "
+                             "check that numpy works in this Python environment") from error
+    except (subprocess.TimeoutExpired, OSError, ValueError, TypeError) as error:
+        raise RunFailedError(f"the speed of this machine's CPU could not be measured: {error}") from error
+
+
+def measured_matmul_gflops() -> float:
+    """Return the float32 matrix-product peak of one core, 10^9 FLOP/s, measured once for each process."""
+    return measured_speed().matmul_gflops
+
+
+def host_memory_gib() -> float:
+    """Return the memory that processes here may use: what is installed, or the limit of the control group."""
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [_number(Path("/sys/fs/cgroup", name)) for name in ("memory.max", "memory/memory.limit_in_bytes")]
+    return min([installed, *(limit for limit in limits if limit)]) / 2**30
+
+
+def host_cores() -> int:
+    """Return the number of CPU cores that this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def _number(path: Path) -> int | None:
+    """Return the number in a file; None where the file is missing or says `max`."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,152 @@
+"""What the cost model prices: the cluster as described, or this machine that emulates it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holmes_hpc.cluster.cluster import LOCAL, ClusterDescription, Node
+from holmes_hpc.cluster.gpus import Gpu, gpu
+from holmes_hpc.cluster.host import host_cores
+from holmes_hpc.cluster.nics import ETHERNET, ETHERNET_LATENCY_US, NICS
+from holmes_hpc.errors import ConfigurationError, NetworkError
+
+DESCRIBED = "described"
+EMULATED = "emulated"
+
+# One-way time of a small message: NCCL between GPUs of a node; gloo's TCP between processes of one machine,
+# whose cores also compute.
+_INTRA_NODE_LATENCY_US = 8.0
+_EMULATED_LATENCY_US = 150.0
+
+
+@dataclass(frozen=True)
+class LinkRate:
+    """What a pair of ranks has alone: 10^9 bit/s in one direction, the one-way time of a small message."""
+
+    bandwidth_gbps: float
+    latency_us: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine that a prediction is for; `label` is `described` or `emulated`.
+
+    `oversubscription` is the number of ranks for each core where CPUs compute (at least 1): every rank's
+    compute takes that many times longer than `tflops` says. `shaped` is False where ranks of an emulated run
+    are plain local processes, so that every network is the loopback interface.
+    """
+
+    label: str
+    cluster: ClusterDescription
+    gpus: Mapping[str, Gpu]
+    oversubscription: float = 1.0
+    shaped: bool = True
+
+    @classmethod
+    def described(cls, cluster: ClusterDescription) -> Machine:
+        """Return the cluster as its file describes it."""
+        ranks = max((node.gpus for node in cluster.nodes if node.gpu == "cpu"), default=1)
+        cores = host_cores() if ranks > 1 else 1
+        return cls(DESCRIBED, cluster, _kinds(cluster), oversubscription=max(1.0, ranks / cores))
+
+    @classmethod
+    def emulated(cls, cluster: ClusterDescription, cores: int | None = None, shaped: bool = True) -> Machine:
+        """Return this machine emulating the cluster: each GPU a CPU core, each network at its emulated rate.
+
+        In the wind tunnel (`cluster.emulate.compute=timed`) bytes and bandwidths shrink alike and compute is
+        a wait of the GPU's time, so that GPUs and networks count as described. `cores` is by default what
+        this process may run on.
+        """
+        if cluster.compute == "timed":
+            return cls(EMULATED, cluster, _kinds(cluster))
+        kinds = {node.gpu: gpu("cpu") for node in cluster.nodes}
+        oversubscription = max(1.0, cluster.world_size / (cores or host_cores()))
+        return cls(EMULATED, cluster, kinds, oversubscription, shaped)
+
+    @property
+    def has_real_emulation(self) -> bool:
+        """Whether this machine's own CPU computes and its own links carry the traffic."""
+        return self.label == EMULATED and self.cluster.compute != "timed"
+
+    def gpu(self, node: Node) -> Gpu:
+        """Return the kind of GPU that computes for the ranks of a node."""
+        return self.gpus[node.gpu]
+
+    def tflops(self, node: Node, precision: str) -> float:
+        """Return the peak of one GPU of a node, 10^12 FLOP/s.
+
+        Raises ConfigurationError where the GPU lacks the precision.
+        """
+        kind = self.gpu(node)
+        if precision not in kind.peak_tflops:
+            raise ConfigurationError(
+                f"train.precision={precision}: the GPU {kind.name} of {node.slot} does not compute in it; "
+                f"valid there: {', '.join(name for name in kind.peak_tflops if name != 'tf32')}")
+        return kind.peak_tflops[precision]
+
+    def memory_gib(self, node: Node) -> float:
+        """Return the memory of one rank on a node: its GPU's, or its share of the host's."""
+        memory = self.gpu(node).memory_gib
+        if self.gpu(node).name != "cpu":
+            return memory
+        return memory / (self.cluster.world_size if self.has_real_emulation else node.gpus)
+
+    def link(self, network: str, node_a: Node, node_b: Node) -> LinkRate:
+        """Return what a pair of ranks has over a network, by one NIC, with nothing else under way.
+
+        Raises NetworkError where the two nodes do not share the network.
+        """
+        if node_a.slot == node_b.slot or (self.has_real_emulation and not self.shaped):
+            return self._inside_node(node_a)
+        if network == LOCAL or (network != ETHERNET and not _share(network, node_a, node_b)):
+            raise NetworkError(f"{node_a.slot} ({node_a.fabric}, {node_a.network}) and {node_b.slot} "
+                               f"({node_b.fabric}, {node_b.network}) do not reach each other by {network!r}")
+        if self.has_real_emulation:
+            rate = min(self.cluster.emulated_gbps(node, network) for node in (node_a, node_b))
+            return LinkRate(rate, _EMULATED_LATENCY_US)
+        if _share(network, node_a, node_b):
+            nics = (NICS[node_a.nic], NICS[node_b.nic])
+            return LinkRate(min(kind.bandwidth_gbps for kind in nics), max(kind.latency_us for kind in nics))
+        return self._ethernet(node_a, node_b)
+
+    def node_bandwidth_gbps(self, node: Node, network: str) -> float:
+        """Return what a node sends over a network at most, 10^9 bit/s, all its NICs together.
+
+        For `local` it is what each of its GPUs has towards the others.
+        """
+        if network == LOCAL or (self.has_real_emulation and not self.shaped):
+            return self._inside_node(node).bandwidth_gbps
+        if network not in (node.network, ETHERNET):
+            raise NetworkError(f"{node.slot} has no NIC of the family {network!r}, only {node.nic} and Ethernet")
+        if self.has_real_emulation:
+            return self.cluster.emulated_gbps(node, network)
+        return NICS[node.nic].bandwidth_gbps * node.nics if network == node.network else node.ethernet_gbps
+
+    def trunk_gbps(self, fabric_a: str, fabric_b: str) -> float | None:
+        """Return the bandwidth that all nodes share between two fabrics; None where nothing is shared."""
+        link = None if self.has_real_emulation else self.cluster.link_between(fabric_a, fabric_b)
+        return link.shared_gbps if link else None
+
+    def _inside_node(self, node: Node) -> LinkRate:
+        latency = _EMULATED_LATENCY_US if self.gpu(node).name == "cpu" else _INTRA_NODE_LATENCY_US
+        return LinkRate(8 * self.gpu(node).intra_node_gb_per_second, latency)
+
+    def _ethernet(self, node_a: Node, node_b: Node) -> LinkRate:
+        """Return the rate between fabrics, by the cluster file's link if any, or beside one fabric's NICs."""
+        nodes_gbps = min(node_a.ethernet_gbps, node_b.ethernet_gbps)
+        link = self.cluster.link_between(node_a.fabric, node_b.fabric)
+        if link is None:
+            return LinkRate(nodes_gbps, ETHERNET_LATENCY_US)
+        if link.bandwidth_gbps is not None:
+            return LinkRate(link.bandwidth_gbps, link.latency_us)
+        return LinkRate(min(nodes_gbps, link.shared_gbps or nodes_gbps), link.latency_us)
+
+
+def _share(network: str, node_a: Node, node_b: Node) -> bool:
+    """Whether two nodes are in one fabric of this network family."""
+    return node_a.fabric == node_b.fabric and node_a.network == network
+
+
+def _kinds(cluster: ClusterDescription) -> dict[str, Gpu]:
+    return {name: gpu(name) for name in dict.fromkeys(node.gpu for node in cluster.nodes)}
