@@ -7,11 +7,11 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-import sys
 
 from holmes_hpc.emulation.world import World, children, start_world
 from tests.slurm_cluster.available import unavailable_reason
@@ -35,6 +35,18 @@ class Finished:
 
 class CommandFailed(AssertionError):
     """A command on the cluster ended with another status than 0, or not in time."""
+
+
+def enter(holder: int, words: Sequence[str], *, user: int, folder: Path,
+          environment: Mapping[str, str]) -> list[str]:
+    """Return the command line that runs `words` on the machine whose holder has this pid."""
+    variables = {"PATH": f"{Path(sys.executable).parent}:{SEARCH_PATH}", "LANG": "C.UTF-8",
+                 "USER": "root" if user == 0 else "nobody", "PYTHONUNBUFFERED": "1", **environment}
+    line = ["nsenter", "--target", str(holder), "--net", "--uts", "--ipc", "--mount", "--pid", "--root", "--wd"]
+    if user != 0:
+        line += ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+    return [*line, "env", "-i", f"--chdir={folder}", *(f"{name}={value}" for name, value in variables.items()),
+            *words]
 
 
 def start_cluster(settings: ClusterSettings, shared: Path) -> SlurmCluster:
@@ -91,18 +103,11 @@ class SlurmCluster:
                      timeout_seconds: float | None = None) -> list[str]:
         """Return the command line that runs a command (a string: by the shell) on a machine, for subprocess."""
         words = ["sh", "-c", command] if isinstance(command, str) else list(command)
-        variables = {"PATH": f"{Path(sys.executable).parent}:{SEARCH_PATH}", "LANG": "C.UTF-8",
-                     "HOME": str(self.shared), "USER": "root" if user == 0 else "nobody", "PYTHONUNBUFFERED": "1",
-                     **(environment or {})}
-        line = ["nsenter", "--target", str(self.holders[machine]), "--net", "--uts", "--ipc", "--mount", "--pid",
-                "--root", "--wd"]
-        if user != 0:
-            line += ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
-        line += ["env", "-i", f"--chdir={cwd or self.shared}", *(f"{name}={value}" for name, value in variables.items())]
         if timeout_seconds is not None:
             # Killing nsenter would leave the command alive in its PID namespace.
-            line += ["timeout", "--kill-after=2", str(timeout_seconds)]
-        return [*line, *words]
+            words = ["timeout", "--kill-after=2", str(timeout_seconds), *words]
+        return enter(self.holders[machine], words, user=user, folder=cwd or self.shared,
+                     environment={"HOME": str(self.shared), **(environment or {})})
 
     def run(self, command: str | Sequence[str], machine: str = HEAD, *, user: int = 0, cwd: Path | None = None,
             environment: Mapping[str, str] | None = None, timeout_seconds: float = 60.0, stdin: str = "",
@@ -179,41 +184,9 @@ class SlurmCluster:
         """Start the slurmd of a node that failed."""
         self.run(["slurmd", "-N", machine], machine)
 
-    def reset(self, timeout_seconds: float = 30.0) -> None:
-        """Cancel all jobs and bring all nodes back, so that the next test finds the cluster idle."""
-        names = [node.name for node in self.settings.nodes]
-        self.run("squeue --noheader --format=%A | sort -u | xargs --no-run-if-empty scancel --signal=KILL --full",
-                 check=False)
-        self.run("squeue --noheader --format=%A | sort -u | xargs --no-run-if-empty scancel", check=False)
-        for name in names:
-            if not _alive(self.inside(BASE / "pid" / f"slurmd.{name}.pid"), self.world):
-                self.start_node(name)
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            listed = self.run("sinfo -h -N -p mixed -o '%n %t'").stdout.split()
-            nodes = dict(zip(listed[::2], listed[1::2], strict=True))
-            away = [name for name, state in nodes.items() if state != "idle"]
-            if not away:
-                return
-            if time.monotonic() > deadline:
-                raise CommandFailed(f"these nodes are not idle again after {timeout_seconds:g} s: {nodes}")
-            for name in away:
-                if nodes[name].startswith(("drain", "drng", "down")):
-                    self.run(["scontrol", "update", f"nodename={name}", "state=resume"], check=False)
-            time.sleep(0.1)
-
 
 def _network_of(pid: str) -> int | None:
     try:
         return os.stat(f"/proc/{pid}/ns/net").st_ino
     except OSError:
         return None  # it ended meanwhile
-
-
-def _alive(pid_file: Path, world: World) -> bool:
-    """Whether the process named in a pid file of the cluster runs; the pid is one of its PID namespace."""
-    try:
-        pid = pid_file.read_text().strip()
-        return "slurmd" in Path(f"/proc/{world.init_pid}/root/proc/{pid}/comm").read_text()
-    except OSError:
-        return False

@@ -14,8 +14,6 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-_SMALL_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-
 
 def mount(*arguments: str | Path) -> None:
     """Run the program `mount`; raises OSError with what it said."""
@@ -31,8 +29,7 @@ def enter_file_system(base: Path, tree: Path | None, shared: Path) -> None:
         _enter_tree(tree, visible)
     os.chdir("/")
     mount("-t", "tmpfs", "-o", "mode=755", "run", "/run")
-    if tree is None:
-        _open_the_way(visible)
+    _open_the_way(visible)
     base.mkdir(parents=True)
     (base / "etc").mkdir()
     (base / "hosts").touch()
@@ -61,13 +58,7 @@ def _enter_tree(tree: Path, visible: list[Path]) -> None:
     mount("-t", "proc", "proc", tree / "proc")
     mount("-t", "sysfs", "sysfs", tree / "sys")
     for path in visible:
-        inside = tree / path.relative_to("/")
-        if path.is_dir():
-            inside.mkdir(parents=True, exist_ok=True)
-        else:
-            inside.parent.mkdir(parents=True, exist_ok=True)
-            inside.touch()
-        mount("--bind", path, inside)
+        _bind(path, tree / path.relative_to("/"))
     os.chroot(tree)
 
 
@@ -82,19 +73,20 @@ def _open_the_way(visible: list[Path]) -> None:
             if not parent.stat().st_mode & stat.S_IXOTH:
                 closed.setdefault(parent, []).append(path)
                 break
-    for number, (folder, paths) in enumerate(closed.items()):
-        for index, path in enumerate(paths):
-            kept = Path(f"/run/kept-{number}-{index}")
-            if path.is_dir():
-                kept.mkdir()
-            else:
-                kept.touch()
-            mount("--bind", path, kept)
+    for folder, paths in closed.items():
+        kept = {path: Path(f"/run/kept{str(path).replace('/', '-')}") for path in paths}
+        for path, place in kept.items():
+            _bind(path, place)
         mount("-t", "tmpfs", "-o", "mode=755", "cover", folder)
-        for index, path in enumerate(paths):
-            if Path(f"/run/kept-{number}-{index}").is_dir():
-                path.mkdir(parents=True)
-            else:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.touch()
-            mount("--bind", f"/run/kept-{number}-{index}", path)
+        for path, place in kept.items():
+            _bind(place, path)
+
+
+def _bind(source: Path, target: Path) -> None:
+    """Show a folder or file at another place, which is made."""
+    if source.is_dir():
+        target.mkdir(parents=True, exist_ok=True)
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.touch()
+    mount("--bind", source, target)
