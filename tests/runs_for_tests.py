@@ -54,7 +54,7 @@ def command(verb: str, overrides: list[str]) -> list[str]:
 def run(cwd: Path, verb: str, overrides: list[str], timeout: float = 240) -> Finished:
     """Run a verb in `cwd` to its end."""
     done = subprocess.run(command(verb, overrides), cwd=cwd, env=environment(), capture_output=True, text=True,
-                          timeout=timeout, stdin=subprocess.DEVNULL)
+                          timeout=timeout, stdin=subprocess.DEVNULL, check=False)
     return Finished(done.returncode, done.stdout, done.stderr, newest_run(cwd))
 
 

@@ -20,7 +20,7 @@ def kept_bytes(architecture: Architecture, unit: str, samples: int, element_byte
     input and output, or for SwiGLU the gate before and after its activation, the up-projection, and their
     product. There is no dropout, so no mask. For the GPT layer that is 16 s b h elements; Korthikanti et al.
     2022 count 34 s b h bytes at 16 bit (two of them masks), and beside it the scores, which a fused core does
-    not keep.
+    not keep. A fused RMSNorm keeps no normalised input; torch's on the CPU is not fused and does.
 
     The head keeps its norm, the input of its product and the float32 log-probabilities of the loss. Its
     logits are counted as well: they are alive until the loss's backward.

@@ -75,7 +75,7 @@ class ClusterDescription:
     name: str
     nodes: tuple[Node, ...]
     links: tuple[FabricLink, ...] = ()
-    rates: Mapping[str, float] = field(default_factory=dict)
+    rates: Mapping[str, float] = field(default_factory=dict, hash=False)
     compute: str = "real"
     scale: float = 1.0
     order: str = "grouped"

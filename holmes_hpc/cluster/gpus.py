@@ -9,7 +9,8 @@ the sum of both directions. PCIe counts as 16, 32 or 64 GB/s for generations 3, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from holmes_hpc.cluster.host import host_memory_gib, measured_speed
 from holmes_hpc.cluster.lookup import find
@@ -26,7 +27,7 @@ class Gpu:
 
     name: str
     memory_gib: float
-    peak_tflops: Mapping[str, float]
+    peak_tflops: Mapping[str, float] = field(hash=False)
     memory_bandwidth_gb_per_second: float
     intra_node_gb_per_second: float
 
@@ -85,7 +86,7 @@ _CATALOGUE = (
     _gpu("mi300x",    192,  163.4, 653.7,  1307.4,  1307.4,  5300,   448),
 )
 
-GPUS: Mapping[str, Gpu] = {kind.name: kind for kind in _CATALOGUE}
+GPUS: Mapping[str, Gpu] = MappingProxyType({kind.name: kind for kind in _CATALOGUE})
 GPU_NAMES: tuple[str, ...] = (*GPUS, "cpu")
 
 

@@ -77,13 +77,19 @@ def measured_matmul_gflops() -> float:
 def host_memory_gib() -> float:
     """Return the memory that processes here may use: what is installed, or the limit of the control group."""
     installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [_number(Path("/sys/fs/cgroup", name)) for name in ("memory.max", "memory/memory.limit_in_bytes")]
+    groups = Path("/sys/fs/cgroup")
+    limits = [_number(groups / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
     return min([installed, *(limit for limit in limits if limit)]) / 2**30
 
 
 def host_cores() -> int:
-    """Return the number of CPU cores that this process may run on."""
-    return len(os.sched_getaffinity(0))
+    """Return the number of CPU cores that this process may use, by affinity and control group."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(cores, int(quota) // int(period)))
+    except (OSError, ValueError):  # no control group, or no quota in it: `max 100000`
+        return cores
 
 
 def _number(path: Path) -> int | None:

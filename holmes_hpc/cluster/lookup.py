@@ -25,6 +25,9 @@ def find(catalogue: Mapping[str, Entry], name: str, kind: str, path: str) -> Ent
 def unknown(name: str, valid: Iterable[str], kind: str, path: str) -> str:
     """Return the message for a name that is not among the valid ones."""
     names = list(valid)
-    near = difflib.get_close_matches(str(name).casefold(), names, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else "."
+    text = str(name).casefold()
+    near = ([entry for entry in names if entry == text]
+            or [entry for entry in names if text and entry.startswith(text)]
+            or difflib.get_close_matches(text, names, n=1, cutoff=0.5))
+    hint = f"; did you mean {' or '.join(near[:3])}?" if near else "."
     return f"{path}: unknown {kind} {name!r}{hint} Valid: {', '.join(names)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holmes_hpc.cluster.cluster import LOCAL, ClusterDescription, Node
 from holmes_hpc.cluster.gpus import Gpu, gpu
@@ -39,7 +39,7 @@ class Machine:
 
     label: str
     cluster: ClusterDescription
-    gpus: Mapping[str, Gpu]
+    gpus: Mapping[str, Gpu] = field(hash=False)
     oversubscription: float = 1.0
     shaped: bool = True
 
@@ -118,7 +118,8 @@ class Machine:
         if network == LOCAL or (self.has_real_emulation and not self.shaped):
             return self._inside_node(node).bandwidth_gbps
         if network not in (node.network, ETHERNET):
-            raise NetworkError(f"{node.slot} has no NIC of the family {network!r}, only {node.nic} and Ethernet")
+            raise NetworkError(f"{node.slot} has no NIC of the family {network!r}, "
+                               f"only {node.nic} and Ethernet")
         if self.has_real_emulation:
             return self.cluster.emulated_gbps(node, network)
         return NICS[node.nic].bandwidth_gbps * node.nics if network == node.network else node.ethernet_gbps

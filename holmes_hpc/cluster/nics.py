@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from holmes_hpc.cluster.lookup import find, unknown
 from holmes_hpc.errors import ConfigurationError
@@ -66,7 +67,7 @@ _CATALOGUE = (
     *(Nic(f"eth{rate}", ETHERNET, rate, ETHERNET_LATENCY_US) for rate in _ETHERNET_RATES),
 )
 
-NICS: Mapping[str, Nic] = {kind.name: kind for kind in _CATALOGUE}
+NICS: Mapping[str, Nic] = MappingProxyType({kind.name: kind for kind in _CATALOGUE})
 
 _FAMILY_WORDS = {"ib": "ib", "infiniband": "ib", "roce": "roce", "rocev1": "roce", "rocev2": "roce",
                  "efa": "efa", "slingshot": "slingshot", "slingshot11": "slingshot", "ss11": "slingshot",

@@ -54,15 +54,16 @@ def _partitions(config: Any) -> dict[str, tuple[Any, str]]:
     if config.partitions and short:
         key = next(iter(short))
         raise ConfigurationError(
-            f"cluster.{key} and cluster.partitions exclude each other: cluster.{key} describes one kind of node for "
-            f"the whole cluster; set cluster.partitions.<label>.{key} instead, or leave out cluster.partitions")
+            f"cluster.{key} and cluster.partitions exclude each other: cluster.{key} describes one kind of "
+            f"node for the whole cluster; set cluster.partitions.<label>.{key}, or leave out "
+            "cluster.partitions")
     if config.partitions:
         return {str(label): (partition, f"cluster.partitions.{label}")
                 for label, partition in config.partitions.items()}
     if "nodes" not in short:
         raise ConfigurationError(
-            "the cluster has no nodes; describe them under cluster.partitions.<label> (nodes, gpus_per_node, gpu, "
-            "nic), or give cluster.nodes, cluster.gpus_per_node, cluster.gpu and cluster.nic for one kind of node")
+            "the cluster has no nodes; describe them under cluster.partitions.<label> (nodes, gpus_per_node, "
+            "gpu, nic), or give cluster.nodes, gpus_per_node, gpu and nic for one kind of node")
     partition = Partition(**short)
     return {nic(partition.nic, "cluster.nic").family: (partition, "cluster")}
 
@@ -87,7 +88,7 @@ def _nodes(label: str, partition: Any, path: str) -> tuple[Node, ...]:
 
 
 def _ethernet_gbps(partition: Any, family: str, nic_gbps: float, path: str) -> float:
-    """Return the node's Ethernet bandwidth; an Ethernet NIC is the node's Ethernet, or has a slower uplink."""
+    """Return the node's Ethernet bandwidth: that of an Ethernet NIC, unless its uplink is slower."""
     given = float(partition.ethernet_gbps)
     if not given > 0:
         raise ConfigurationError(f"{path}.ethernet_gbps is {given}; valid: above 0")
@@ -140,8 +141,8 @@ def _link(link: Any, fabrics: list[str], path: str) -> FabricLink:
             raise ConfigurationError(unknown(name, fabrics, "fabric", f"{path}.between"))
     if link.bandwidth_gbps is not None and link.shared_gbps is not None:
         raise ConfigurationError(
-            f"{path}: bandwidth_gbps and shared_gbps exclude each other; give bandwidth_gbps for what each node "
-            "has across, or shared_gbps for a trunk that all nodes share")
+            f"{path}: bandwidth_gbps and shared_gbps exclude each other; give bandwidth_gbps for what each "
+            "node has across, or shared_gbps for a trunk that all nodes share")
     for key in ("bandwidth_gbps", "shared_gbps"):
         value = getattr(link, key)
         if value is not None and not value > 0:

@@ -14,9 +14,8 @@ from typing import Any
 def setting(default: Any, help: str, **limits: Any) -> Any:  # noqa: A002
     """Return a dataclass field with a default, its help line and its limits."""
     metadata = {"help": help, **limits}
-    if isinstance(default, list | dict) or dataclasses.is_dataclass(default):
-        return dataclasses.field(default_factory=lambda: type(default)(default) if default else type(default)(),
-                                 metadata=metadata)
+    if isinstance(default, list | dict):
+        return dataclasses.field(default_factory=default.copy, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 

@@ -46,8 +46,8 @@ class WorldContext:
     def fork_rank(self, rank: int, node_name: str, function: Callable[[], int], log_path: Path) -> int:
         """Fork a rank on a node and return its pid as init sees it.
 
-        The rank's output goes to `log_path`, whose folder exists. Its exit status is what `function` returns, 1 on an exception,
-        whose traceback goes to the log. Raises KeyError for an unknown node.
+        The rank's output goes to `log_path`, whose folder exists. Its exit status is what `function` returns,
+        1 on an exception, whose traceback goes to the log. Raises KeyError for an unknown node.
         """
         network = self.node_networks[node_name] if self.node_networks is not None else None
         init = os.getpid()

@@ -86,8 +86,8 @@ def find_isolation() -> tuple[Isolation | None, str]:
     missing = [name for name in ("ip", "tc") if find_program(name) is None]
     if missing:
         names = " and ".join(f"`{name}`" for name in missing)
-        return None, (f"the program {names} is missing; install iproute2 (Debian, Ubuntu: apt install iproute2; "
-                      f"RHEL, Rocky: dnf install iproute iproute-tc)")
+        return None, (f"the program {names} is missing; install iproute2 (Debian, Ubuntu: apt install "
+                      f"iproute2; RHEL, Rocky: dnf install iproute iproute-tc)")
     refusals = []
     for user in ([False, True] if os.geteuid() == 0 else [True]):
         for pid in (True, False):

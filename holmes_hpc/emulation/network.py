@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holmes_hpc.cluster.nics import nic
+from holmes_hpc.cluster.nics import DEFAULT_INTERFACES, ETHERNET, NICS
 from holmes_hpc.emulation import system_calls
 from holmes_hpc.emulation.namespaces import run_program
 from holmes_hpc.errors import RunFailedError
@@ -21,12 +21,9 @@ from holmes_hpc.errors import RunFailedError
 if TYPE_CHECKING:
     from holmes_hpc.cluster.cluster import ClusterDescription, Node
 
-ETHERNET_CAP_GBPS = 0.2
-FABRIC_CAP_GBPS = 2.0
 ETHERNET_MTU = 1500
 FABRIC_MTU = 9000
 
-_FABRIC_INTERFACES = {"ib": "ib0", "roce": "roce0", "efa": "efa0", "slingshot": "hsn0", "opa": "opa0"}
 _ETHERNET_BRIDGE = "bridge-eth"
 
 
@@ -54,7 +51,7 @@ class EmulatedNode:
     @property
     def ethernet_address(self) -> str:
         """The IPv4 address of eth0, which every other node reaches."""
-        return next(interface.address for interface in self.interfaces if interface.family == "ethernet")
+        return next(interface.address for interface in self.interfaces if interface.family == ETHERNET)
 
     @property
     def interface_names(self) -> dict[str, str]:
@@ -85,19 +82,18 @@ def emulated_network(cluster: ClusterDescription) -> EmulatedNetwork:
     """Lay out the emulated network of a cluster.
 
     Rates come from `cluster.rates` by family (10^9 bit/s). A family that has none gets the described rate
-    divided by `cluster.scale`; without a scale it is capped at 2 for fabrics and 0.2 for Ethernet, which a
-    small machine can hold.
+    divided by `cluster.scale`, and without a scale one that a small machine can hold.
     """
     bridges = {fabric: f"bridge-f{index}" for index, fabric in enumerate(_fabrics(cluster))}
     names = _unique_names([node.slot for node in cluster.nodes])
     nodes = []
     for index, (node, name) in enumerate(zip(cluster.nodes, names, strict=True)):
-        interfaces = [EmulatedInterface("eth0", "ethernet", _address(0, index),
-                                        _rate(cluster, node, "ethernet"), _ETHERNET_BRIDGE, ETHERNET_MTU)]
+        interfaces = [EmulatedInterface(DEFAULT_INTERFACES[ETHERNET], ETHERNET, _address(0, index),
+                                        _rate(cluster, node, ETHERNET), _ETHERNET_BRIDGE, ETHERNET_MTU)]
         if node.fabric in bridges:
             subnet = 1 + list(bridges).index(node.fabric)
             interfaces.append(EmulatedInterface(
-                _FABRIC_INTERFACES.get(node.network, "fab0"), node.network, _address(subnet, index),
+                DEFAULT_INTERFACES[node.network], node.network, _address(subnet, index),
                 _rate(cluster, node, node.network), bridges[node.fabric], FABRIC_MTU))
         nodes.append(EmulatedNode(node.slot, name, tuple(interfaces)))
     return EmulatedNetwork(tuple(nodes))
@@ -105,7 +101,7 @@ def emulated_network(cluster: ClusterDescription) -> EmulatedNetwork:
 
 def _fabrics(cluster: ClusterDescription) -> list[str]:
     """The fabrics that need a bridge of their own; plain Ethernet nodes share the Ethernet bridge."""
-    return list(dict.fromkeys(node.fabric for node in cluster.nodes if node.network != "ethernet"))
+    return list(dict.fromkeys(node.fabric for node in cluster.nodes if node.network != ETHERNET))
 
 
 def _unique_names(slots: list[str]) -> list[str]:
@@ -120,15 +116,10 @@ def _address(subnet: int, index: int) -> str:
 
 
 def _rate(cluster: ClusterDescription, node: Node, family: str) -> float:
-    if family in cluster.rates:
-        return float(cluster.rates[family])
-    if family == "ethernet":
-        described_gbps, cap_gbps = node.ethernet_gbps, ETHERNET_CAP_GBPS
-    else:
-        described_gbps, cap_gbps = nic(node.nic).bandwidth_gbps * node.nics, FABRIC_CAP_GBPS
-    if cluster.scale > 1:
-        return described_gbps / cluster.scale
-    return min(described_gbps, cap_gbps)
+    if family in cluster.rates or cluster.scale <= 1:
+        return cluster.emulated_gbps(node, family)
+    described_gbps = node.ethernet_gbps if family == ETHERNET else NICS[node.nic].bandwidth_gbps * node.nics
+    return described_gbps / cluster.scale
 
 
 def create(network: EmulatedNetwork) -> dict[str, int]:
@@ -194,8 +185,8 @@ def _shaping_line(interface: str, bandwidth_gbps: float) -> str:
 def burst_bytes(bandwidth_gbps: float) -> int:
     """Return the token bucket's size: 2 ms at the rate, at least the 64 KiB that TCP hands over at once.
 
-    What fits into the bucket passes at once, so a slow link gets a smaller one: 10 ms at the rate, and never less
-    than a jumbo frame.
+    What fits into the bucket passes at once, so a slow link gets a smaller one: 10 ms at the rate, and never
+    less than a jumbo frame.
     """
     bytes_per_millisecond = bandwidth_gbps * 1e9 / 8 / 1000
     return round(max(2 * bytes_per_millisecond, min(72_000, 10 * bytes_per_millisecond), 12_000))

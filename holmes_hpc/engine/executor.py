@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.comm import Communicator, Transfers, sum_gradients
+from holmes_hpc.comm.groups import Communicator
+from holmes_hpc.comm.point_to_point import Transfers
+from holmes_hpc.comm.reduce import sum_gradients
 from holmes_hpc.engine.batch import MicroBatch
 from holmes_hpc.engine.gradients import Gradients
 from holmes_hpc.engine.local_model import LocalModel
@@ -32,7 +34,7 @@ class Executor:
                  architecture: Architecture) -> None:
         self._plan, self._rank, self._model, self._gradients = plan, rank, model, gradients
         self._communicator, self._architecture = communicator, architecture
-        self._transfers = Transfers()
+        self._transfers = Transfers(communicator)
         self._training = True
         self._inputs: dict[Place, torch.Tensor] = {}
         self._outputs: dict[Place, torch.Tensor] = {}

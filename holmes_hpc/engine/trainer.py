@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.comm import Communicator, all_reduce_scalars
+from holmes_hpc.comm.groups import Communicator
+from holmes_hpc.comm.reduce import all_reduce_scalars
 from holmes_hpc.data import Dataset
 from holmes_hpc.engine.batch import TrainingBatches, validation_batches
 from holmes_hpc.engine.executor import Executor
@@ -51,7 +51,7 @@ class Trainer:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._model = LocalModel(job.plan, job.rank, job.architecture, job.train.seed)
-        self._gradients = Gradients(job.plan, job.rank, job.architecture, self._model.parameters)
+        self._gradients = Gradients(job.plan, job.rank, self._model)
         self._optimizer = build_optimizer(self._model.parameters, job.optimizer)
         self._executor = Executor(job.plan, job.rank, self._model, self._gradients, job.communicator,
                                   job.architecture)
@@ -117,7 +117,7 @@ class Trainer:
 
     def _global_norm(self, step: int) -> float:
         square_sum = torch.tensor([self._gradients.local_square_sum()], dtype=torch.float64)
-        all_reduce_scalars(square_sum, self._job.communicator.world)
+        self._combine(square_sum)
         norm = math.sqrt(float(square_sum)) if float(square_sum) >= 0 else math.nan
         if not math.isfinite(norm):
             raise RunFailedError(f"step {step}: the gradients are not finite (norm {norm}); lower optimizer.lr "
@@ -127,19 +127,22 @@ class Trainer:
     def _gather(self, report: RankReport) -> list[RankReport]:
         rows = torch.zeros(self._job.plan.world_size, RankReport.length(), dtype=torch.float64)
         rows[self._job.rank] = torch.tensor(report.row(), dtype=torch.float64)
-        all_reduce_scalars(rows, self._job.communicator.world)
+        self._combine(rows)
         return [RankReport(*row) for row in rows.tolist()]
 
     def _validate(self) -> float:
         actions = forward_actions(self._job.plan, self._job.rank, self._validation)
         share = self._executor.run(actions, self._validation, Timeline(), training=False)
         loss = torch.tensor([share], dtype=torch.float64)
-        all_reduce_scalars(loss, self._job.communicator.world)
+        self._combine(loss)
         return float(loss)
+
+    def _combine(self, values: torch.Tensor) -> None:
+        all_reduce_scalars(values, self._job.communicator.world, self._job.communicator)
 
     def _synchronise(self) -> None:
         """Wait for all ranks, so that the next step is timed from a common start."""
-        all_reduce_scalars(torch.zeros(1, dtype=torch.float64), self._job.communicator.world)
+        self._job.communicator.barrier()
         self._job.usage.sent_since_last()
         self._step_began = time.perf_counter()
 

@@ -12,7 +12,8 @@ import torch
 from torch.distributed import TCPStore
 
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.comm import NodeNetworks, connect
+from holmes_hpc.comm.groups import connect
+from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.data import open_dataset
 from holmes_hpc.engine import Job, Trainer
 from holmes_hpc.errors import HolmesError, RunFailedError
@@ -45,12 +46,14 @@ def _train(settings: RankSettings, progress: Progress) -> None:
     architecture = Architecture.from_config(config.model)
     dataset = open_dataset(config.data, architecture)
     store = _rendezvous(settings, config.train.start_timeout_seconds)
+    networks = NodeNetworks(settings.node, settings.interfaces, settings.slot.split("/")[0])
     communicator = connect(
-        store, settings.rank, plan.world_size, plan, NodeNetworks(settings.node, settings.interfaces),
+        store, settings.rank, plan.world_size, plan, networks,
         backend="gloo" if config.launch.backend == "auto" else config.launch.backend,
         start_timeout=timedelta(seconds=config.train.start_timeout_seconds),
         train_timeout=timedelta(seconds=config.train.timeout_seconds),
         progress=progress,
+        gloo_threads=config.launch.gloo_threads,
     )
     usage = _usage(settings)
     metrics = StepMetrics(plan, architecture, settings.peak_tflops, settings.emulated)

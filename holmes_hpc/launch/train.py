@@ -37,7 +37,7 @@ def train(config: Any) -> tuple[int, float]:
     base = Path(config.run.folder)
     heal(base)
     folder = RunFolder.create(base, config.run.name or config.cluster.name)
-    LOG.warning("%s; run folder %s", decision.reason, folder.path)
+    LOG.info("%s; run folder %s", decision.reason, folder.path)
     bound = bind(chosen, {place.slot: place.slot.replace("/", "-") for place in chosen.ranks})
     folder.config_path.write_text(OmegaConf.to_yaml(config))
     folder.write_text(folder.plan_path, bound.to_json())

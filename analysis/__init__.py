@@ -1,0 +1,13 @@
+"""Finished and running runs as pandas tables and pictures.
+
+    import analysis
+    steps = analysis.load("runs/mixed")          # one row a step and run
+    table = analysis.runs("runs")                # one row a run
+    steps.groupby("run").loss.last()
+
+`python -m analysis.throughput RUN...` prints the tables and draws the pictures.
+"""
+
+from analysis.tables import links, load, ranks, runs
+
+__all__ = ["links", "load", "ranks", "runs"]

@@ -1,0 +1,279 @@
+"""Pictures of runs as PNG: throughput by run or by a column, and the loss. The timeline is in `timeline.py`.
+
+Every picture is drawn on its own matplotlib Figure, which leaves pyplot and its backend alone: drawing works
+without a display and inside a notebook. Colours are Okabe and Ito's, which colour-blind readers tell apart.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from analysis.tables import COMPARABLE
+from analysis.words import comparable
+
+BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+PURPLE, SKY, GREY, INK = "#CC79A7", "#56B4E9", "#8A8F98", "#22262B"
+
+STRATEGY_COLOURS = {"holmes": BLUE, "megatron": ORANGE, "flashflex": GREEN, "manual": GREY}
+OTHER_COLOURS = [PURPLE, SKY, VERMILION, GREEN, BLUE, ORANGE]
+
+BASELINE = "megatron"
+"""Bars say how much faster they are than the fastest run of this strategy in their panel."""
+
+DPI = 160
+
+ROUND_STEPS = [1, 2, 5, 10]
+"""Distances between ticks, up to a power of ten."""
+
+MACHINES = {
+    "emulated": "emulated cluster",
+    "wind tunnel": "wind tunnel (emulated)",
+    "local": "local processes, NICs not emulated",
+    "real": "real hardware",
+}
+"""The column `machine` in the words of titles."""
+
+
+def throughput_picture(table: pd.DataFrame, path: Path, by: str | None = None) -> None:
+    """Draw tokens per second as bars, one a row of `runs` (or of `grouped` by the column `by`).
+
+    Rows that may not stand side by side (another cluster, workload, machine or precision) get a panel
+    each, whose title says what it shows and whether it is emulated. Whiskers: the columns
+    `tokens_per_second_low` and `_high`.
+    """
+    panels = list(table.groupby(COMPARABLE, dropna=False, sort=False))
+    columns = 1 if len(panels) < 4 else 2
+    lines = math.ceil(len(panels) / columns)
+    heights = [max(len(rows) for _, rows in panels[i * columns : (i + 1) * columns]) for i in range(lines)]
+    figure = new_figure(9.5 if columns == 1 else 13, 0.7 + sum(0.7 + 0.5 * height for height in heights))
+    grid = figure.subplots(lines, columns, squeeze=False, height_ratios=[0.1 + height for height in heights])
+    for axes in grid.flat[len(panels) :]:
+        axes.set_axis_off()
+    for axes, (_, rows) in zip(grid.flat, panels, strict=False):
+        _throughput_panel(axes, rows.reset_index(drop=True), by)
+    for axes in grid.flat[max(0, len(panels) - columns) : len(panels)]:
+        axes.set_xlabel("tokens per second", fontsize=9, color=INK)
+    spread = "slowest to fastest run" if by else "10th to 90th percentile of the steps"
+    handles = [Line2D([], [], color=INK, linewidth=1.2, marker="|", markersize=6, label=spread)]
+    if not by and any(_has_prediction(row) for row in table.to_dict("records")):
+        handles.append(_prediction_mark([], []))
+    figure.legend(handles=handles, loc="outside lower right", ncols=2, frameon=False, fontsize=8.5)
+    _save(figure, path)
+
+
+def loss_picture(steps: pd.DataFrame, path: Path) -> None:
+    """Draw the loss of every run by step, nats a token: training as lines, validation as circles."""
+    names = list(dict.fromkeys(steps["run"]))
+    figure = new_figure(9.5, 4.6 + 0.2 * max(0, len(names) - 4))
+    axes = figure.subplots()
+    dashes = ["-", (0, (5, 2)), (0, (2, 1.2)), (0, (6, 1.5, 1.5, 1.5))]
+    for index, name in enumerate(names):
+        rows = steps[steps["run"] == name]
+        colour = [BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY][index % 6]
+        # Runs of one seed lie on each other whatever their layout: dashes and falling widths show them all.
+        style = dashes[index % len(dashes)]
+        axes.plot(
+            rows["step"],
+            rows["loss"],
+            color=colour,
+            linestyle=style,
+            linewidth=max(1.2, 2.4 - 0.4 * index),
+            label="training loss" if len(names) == 1 else _run_label(rows.iloc[0]),
+        )
+        evaluated = rows.dropna(subset=["validation_loss"])
+        axes.plot(
+            evaluated["step"],
+            evaluated["validation_loss"],
+            linestyle="",
+            marker="o",
+            markersize=6.5,
+            markerfacecolor="white",
+            markeredgecolor=colour,
+            markeredgewidth=1.6,
+        )
+        if len(names) == 1 and len(evaluated):
+            last = evaluated.iloc[-1]
+            axes.annotate(
+                f"{last['validation_loss']:.2f}",
+                (last["step"], last["validation_loss"]),
+                xytext=(0, 9),
+                textcoords="offset points",
+                ha="center",
+                fontsize=9,
+                color=INK,
+            )
+    handles, _ = axes.get_legend_handles_labels()
+    if steps["validation_loss"].notna().any():
+        handles.append(
+            Line2D(
+                [],
+                [],
+                linestyle="",
+                marker="o",
+                markersize=6.5,
+                markerfacecolor="white",
+                markeredgecolor=INK,
+                label="validation loss",
+            )
+        )
+    axes.legend(handles=handles, frameon=False, fontsize=9, loc="upper right")
+    axes.set_xlabel("step", color=INK)
+    axes.set_ylabel("loss, nats per token", color=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=ROUND_STEPS))
+    title = "Training and validation loss"
+    axes.set_title(
+        title if len(names) > 1 else f"{title} \N{MIDDLE DOT} {_run_label(steps.iloc[0])}",
+        loc="left",
+        fontsize=11,
+        fontweight="bold",
+        color=INK,
+    )
+    axes.grid(color="#E3E6EA", linewidth=0.8)
+    clean(axes)
+    _save(figure, path)
+
+
+def new_figure(width_inches: float, height_inches: float) -> Figure:
+    """Return a figure that lays itself out, with a margin all around."""
+    margins = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
+    return Figure(figsize=(width_inches, height_inches), layout=margins)
+
+
+def clean(axes: Axes) -> None:
+    """Take away frame lines and ticks that carry nothing."""
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color("#B5BAC1")
+    axes.tick_params(color="#B5BAC1", labelcolor=INK, labelsize=9)
+
+
+def strategy_colours(strategies: list[str]) -> dict[str, str]:
+    """Return a colour for each strategy, always the same for those that are known."""
+    others = iter(OTHER_COLOURS * len(strategies))
+    return {name: STRATEGY_COLOURS.get(name) or next(others) for name in dict.fromkeys(strategies)}
+
+
+def _throughput_panel(axes: Axes, rows: pd.DataFrame, by: str | None) -> None:
+    names = [str(name) for name in rows[by or "strategy"]]
+    colours = strategy_colours(names)
+    rates = rows["tokens_per_second"].fillna(0)
+    places = range(len(rows))
+    axes.barh(places, rates, height=0.62, color=[colours[name] for name in names])
+    _draw_spread(axes, rows)
+    if not by:
+        _draw_predictions(axes, rows)
+    reach = max(*(_reach(row, by) for row in rows.to_dict("records")), 1e-9)
+    baseline = rows.loc[[name == BASELINE for name in names], "tokens_per_second"].max()
+    for place, row in enumerate(rows.to_dict("records")):
+        _write_rate(axes, place, row, _reach(row, by), reach, colours[names[place]])
+        if pd.notna(baseline) and pd.notna(row["tokens_per_second"]) and names[place] != BASELINE:
+            ratio = f"{row['tokens_per_second'] / baseline:.2f}x {BASELINE}"
+            _write(axes, ratio, _reach(row, by), place)
+    axes.set_yticks(places, [_bar_label(row, by) for row in rows.to_dict("records")])
+    axes.set_ylim(len(rows) - 0.45, -0.55)
+    axes.set_xlim(0, reach * (1.12 if pd.isna(baseline) else 1.28))
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=ROUND_STEPS))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.set_title(_panel_title(rows.iloc[0]), loc="left", fontsize=10.5, fontweight="bold", color=INK)
+    axes.grid(axis="x", color="#E3E6EA", linewidth=0.8)
+    clean(axes)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+
+
+def _draw_spread(axes: Axes, rows: pd.DataFrame) -> None:
+    for place, row in enumerate(rows.to_dict("records")):
+        low, high = row["tokens_per_second_low"], row["tokens_per_second_high"]
+        if pd.notna(low) and low < high:
+            axes.plot([low, high], [place, place], color=INK, linewidth=1.2, marker="|", markersize=6)
+
+
+def _draw_predictions(axes: Axes, rows: pd.DataFrame) -> None:
+    points = [
+        (row["predicted_tokens_per_second"], place)
+        for place, row in enumerate(rows.to_dict("records"))
+        if _has_prediction(row)
+    ]
+    if points:
+        axes.add_line(_prediction_mark([x for x, _ in points], [y for _, y in points]))
+
+
+def _prediction_mark(x: list[float], y: list[int]) -> Line2D:
+    return Line2D(
+        x,
+        y,
+        linestyle="",
+        marker="D",
+        markersize=6,
+        markerfacecolor="white",
+        markeredgecolor=INK,
+        markeredgewidth=1.2,
+        label="predicted by the plan",
+        zorder=4,
+    )
+
+
+def _has_prediction(row: dict) -> bool:
+    return bool(
+        pd.notna(row["predicted_tokens_per_second"]) and comparable(row["machine"], row["predicted_machine"])
+    )
+
+
+def _reach(row: dict, by: str | None) -> float:
+    """Return the largest value that is drawn for a row."""
+    values = [row["tokens_per_second"], row["tokens_per_second_high"]]
+    if not by and _has_prediction(row):
+        values.append(row["predicted_tokens_per_second"])
+    return max((float(value) for value in values if pd.notna(value)), default=0.0)
+
+
+def _write_rate(axes: Axes, place: int, row: dict, end: float, reach: float, colour: str) -> None:
+    """Write the tokens per second at the foot of the bar, or behind it where it is short or missing."""
+    rate = row["tokens_per_second"]
+    if pd.isna(rate):
+        _write(axes, "no step measured yet", end, place)
+    elif rate > 0.2 * reach:
+        _write(axes, f"{rate:,.0f}", 0, place, INK if colour in (ORANGE, SKY, PURPLE) else "white")
+    else:
+        _write(axes, f"{rate:,.0f}", end, place + 0.22)
+
+
+def _write(axes: Axes, text: str, x: float, y: float, colour: str = INK) -> None:
+    axes.annotate(
+        text, (x, y), xytext=(8, 0), textcoords="offset points", va="center", fontsize=9, color=colour
+    )
+
+
+def _bar_label(row: dict, by: str | None) -> str:
+    if by:
+        return f"{row[by]}\n{row['runs']} run{'s' if row['runs'] != 1 else ''}"
+    return f"{row['strategy']} {row['layout']}\n{row['run']}"
+
+
+def _panel_title(row: pd.Series) -> str:
+    order = "" if pd.isna(row["order"]) or row["order"] == "grouped" else f", {row['order']} order"
+    parts = [
+        f"{row['cluster']}{order}",
+        row["workload"],
+        row["precision"],
+        MACHINES.get(row["machine"], row["machine"]),
+    ]
+    return " \N{MIDDLE DOT} ".join(str(part) for part in parts if pd.notna(part) and part)
+
+
+def _run_label(row: pd.Series) -> str:
+    return f"{row['strategy']} {row['layout']} \N{MIDDLE DOT} {row['run']} ({row['machine']})"
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, dpi=DPI, facecolor="white")

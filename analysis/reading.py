@@ -1,0 +1,194 @@
+"""Find run folders and read what lies in them, whether the run has ended, still runs, or was killed.
+
+The files are read as plain JSON rather than as `values.Plan`, so that runs of other versions can be compared.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from holmes_hpc.errors import ConfigurationError
+
+RUN_FILES = ("plan.json", "metrics.jsonl", "job.json")
+"""A folder that holds one of these is a run folder."""
+
+logger = logging.getLogger(__name__)
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run folder holds; a file that does not exist yet is empty here."""
+
+    folder: Path
+    name: str
+    config: Record
+    plan: Record
+    job: Record
+    result: Record
+    metrics: list[Record]
+
+    def places(self) -> dict[int, Record]:
+        """Return rank -> `node` (its slot until the plan is bound), `slot`, `fabric`, `gpu`."""
+        nodes = {entry.get("rank"): entry.get("node") for entry in self.job.get("ranks") or []}
+        return {
+            place["rank"]: {
+                "node": place.get("node") or nodes.get(place["rank"]) or place.get("slot"),
+                "slot": place.get("slot"),
+                "fabric": place.get("fabric"),
+                "gpu": place.get("gpu"),
+            }
+            for place in self.plan.get("ranks") or []
+        }
+
+    def timeline(self) -> dict[int, list[Record]]:
+        """Return rank -> its recorded actions, in file order, each action of a step once (the newest)."""
+        files = (self.folder / "ranks").glob("rank-*.jsonl")
+        found = {file.stem.removeprefix("rank-"): file for file in files}
+        return {
+            rank: _newest_actions(read_lines(found[str(rank)]))
+            for rank in sorted(int(text) for text in found if text.isdigit())
+        }
+
+
+def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
+    """Return the run folders that `paths` are, or that lie anywhere below them, each once.
+
+    Links below a path are not followed (`slurm-<job id>` links to a folder that is found anyway). Raises
+    ConfigurationError for a path that does not exist or holds no run.
+    """
+    if not paths:
+        raise ConfigurationError(
+            "no run was named: give run folders, or folders that hold runs, such as runs/mixed"
+        )
+    folders: dict[Path, None] = {}
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise ConfigurationError(
+                f"{path}: no such folder; name a run folder (runs/<name>/<id>) or a folder that holds runs"
+            )
+        found = _runs_below(path.resolve())
+        if not found:
+            raise ConfigurationError(
+                f"{path}: no run here or in the folders below; looked for a folder with one of "
+                f"{', '.join(RUN_FILES)}; name a run folder (runs/<name>/<id>) or a folder that holds runs"
+            )
+        folders.update(dict.fromkeys(found))
+    return list(folders)
+
+
+def read_runs(*paths: str | os.PathLike[str]) -> list[Run]:
+    """Read every run that `find_runs` finds. Run names are made unique by the folder where two are alike."""
+    found = [read_run(folder) for folder in find_runs(*paths)]
+    names = [run.name for run in found]
+    return [
+        Run(**{**vars(run), "name": f"{run.name} ({run.folder})"}) if names.count(run.name) > 1 else run
+        for run in found
+    ]
+
+
+def read_run(folder: Path) -> Run:
+    """Read one run folder. A file that cannot be read is logged and taken as empty."""
+    config = _read_config(folder / "config.yaml")
+    name = (config.get("run") or {}).get("name") or (config.get("cluster") or {}).get("name")
+    if not isinstance(name, str) or "$" in name:
+        name = folder.parent.name
+    return Run(
+        folder=folder,
+        name=f"{name}/{folder.name}",
+        config=config,
+        plan=_read_object(folder / "plan.json"),
+        job=_read_object(folder / "job.json"),
+        result=_read_object(folder / "result.json"),
+        metrics=_newest_steps(read_lines(folder / "metrics.jsonl")),
+    )
+
+
+def read_lines(path: Path) -> list[Record]:
+    """Return the objects of a JSON-lines file, [] when there is none.
+
+    The last line of a running or killed run may be torn and is left out; a torn line further up (the run was
+    requeued after a kill) is left out too, and logged.
+    """
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if isinstance(record, dict):
+            records.append(record)
+        elif line.strip() and number < len(lines):
+            logger.warning("%s: line %d is torn and left out", path, number)
+    return records
+
+
+def _runs_below(top: Path) -> list[Path]:
+    found = []
+    for folder, subfolders, files in os.walk(top):
+        if any(name in files for name in RUN_FILES):
+            found.append(Path(folder))
+            subfolders.clear()
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+    return found
+
+
+def _newest_steps(records: list[Record]) -> list[Record]:
+    """Drop the steps that a resumed run did again: a step replaces itself and all later ones before it."""
+    steps: list[Record] = []
+    for record in records:
+        step = record.get("step")
+        if not isinstance(step, int):
+            continue
+        while steps and steps[-1]["step"] >= step:
+            steps.pop()
+        steps.append(record)
+    return steps
+
+
+def _newest_actions(records: list[Record]) -> list[Record]:
+    """Keep each step's newest recording: a new one begins where the step changes or an action repeats."""
+    recordings: dict[Any, dict[Any, Record]] = {}
+    previous = None
+    for record in records:
+        step, action = record.get("step"), record.get("action")
+        if step != previous or action in recordings[step]:
+            recordings[step] = {}
+        recordings[step][action] = record
+        previous = step
+    return [record for recording in recordings.values() for record in recording.values()]
+
+
+def _read_object(path: Path) -> Record:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        logger.warning("%s: no JSON, taken as missing: %s", path, error)
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _read_config(path: Path) -> Record:
+    if not path.is_file():
+        return {}
+    try:
+        value = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except (YAMLError, OmegaConfBaseException, OSError) as error:
+        logger.warning("%s: no YAML, taken as missing: %s", path, error)
+        return {}
+    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else {}

@@ -1,0 +1,164 @@
+"""`python -m analysis.throughput RUN...`: tables and pictures of finished or running runs.
+
+`holmes throughput` calls `main` here. It is safe from a folder named `analysis` in the user's current folder:
+a console script has its own folder, not the current one, at the head of `sys.path`, so `analysis` is the
+installed package. `python -m` puts the current folder first: there a local `analysis/__init__.py` would win,
+and `holmes throughput` is the way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from holmes_hpc.errors import ConfigurationError, HolmesError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.reading import Run
+
+TIMELINE_RUNS = 4
+"""How many runs the picture of the timelines holds."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command with `argv` (default: the process's) and return its exit status: 2, wrong arguments."""
+    try:
+        arguments = _parser().parse_args(argv)
+    except SystemExit as end:
+        return int(end.code or 0)
+    try:
+        return _report(arguments)
+    except HolmesError as error:
+        Console(stderr=True, soft_wrap=True).print(str(error), markup=False, highlight=False)
+        return error.exit_status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="holmes throughput" if Path(sys.argv[0]).name == "holmes" else "python -m analysis.throughput",
+        description="How fast runs were, and why: tables, and pictures of throughput, timeline and loss.",
+    )
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="a run folder, finished or running, or a folder that holds runs, such as runs/mixed",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="where pictures go; default: the run's folder for one run, else the current folder",
+    )
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the table of runs as CSV")
+    parser.add_argument(
+        "--json", action="store_true", help="print the table of runs as JSON, and nothing else"
+    )
+    parser.add_argument(
+        "--by",
+        metavar="COLUMN",
+        help="put runs together that are alike in this column of the table, such as strategy or layout",
+    )
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="the step of the timeline; default: the last recorded"
+    )
+    parser.add_argument("--no-pictures", action="store_true", help="only tables")
+    return parser
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from analysis.printing import print_groups, print_runs
+    from analysis.reading import read_runs
+    from analysis.tables import grouped, runs_table
+
+    found = read_runs(*arguments.runs)
+    table = runs_table(found)
+    groups = None
+    if arguments.by:
+        if arguments.by not in table.columns:
+            raise ConfigurationError(
+                f"--by {arguments.by}: no such column; columns: {', '.join(table.columns)}"
+            )
+        groups = grouped(table, arguments.by)
+    shown = table if groups is None else groups
+    if arguments.csv:
+        _write_csv(shown, arguments.csv)
+    console = Console(width=None if sys.stdout.isatty() else 100)
+    if arguments.json:
+        sys.stdout.write(shown.to_json(orient="records", indent=2, force_ascii=False) + "\n")
+    elif groups is None:
+        print_runs(console, table)
+    else:
+        print_groups(console, groups, arguments.by)
+    if not arguments.no_pictures:
+        notes = Console(stderr=True, soft_wrap=True) if arguments.json else Console(soft_wrap=True)
+        for line in _draw(arguments, found, shown):
+            notes.print(line, markup=False, highlight=False)
+    return 0
+
+
+def _draw(arguments: argparse.Namespace, found: list[Run], shown: pd.DataFrame) -> list[str]:
+    """Draw the pictures that the runs have records for, and return the lines that say where they lie."""
+    from analysis.pictures import loss_picture, throughput_picture
+    from analysis.tables import steps_table
+
+    out = arguments.out or (found[0].folder if len(found) == 1 else Path())
+    steps = steps_table(found)
+    lines: list[str] = []
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lines += _draw_timeline(found, out / "timeline.png", arguments.step)
+        if len(steps) and len(shown):
+            throughput_picture(shown, out / "throughput.png", arguments.by)
+            loss_picture(steps, out / "loss.png")
+            lines += [f"wrote {out / 'throughput.png'}", f"wrote {out / 'loss.png'}"]
+        else:
+            lines.append("no step was measured yet: no picture of throughput and loss")
+        return lines
+    except OSError as error:
+        raise ConfigurationError(
+            f"{out}: cannot write pictures there: {error.strerror}; name a folder by --out"
+        ) from None
+
+
+def _draw_timeline(found: list[Run], path: Path, step: int | None) -> list[str]:
+    from analysis.tables import actions_table
+    from analysis.timeline import recorded_steps, timeline_picture
+
+    actions = actions_table(found)
+    recorded = recorded_steps(actions)
+    if step is not None and step not in recorded:
+        known = ", ".join(map(str, recorded)) or "none"
+        raise ConfigurationError(
+            f"--step {step}: no run recorded it; recorded: {known} (set by train.timeline_every)"
+        )
+    if not recorded:
+        return ["no timeline was recorded: set train.timeline_every, or wait for the first one"]
+    if step is not None:
+        actions = actions[actions["step"] == step]
+    names = list(dict.fromkeys(actions["run"]))
+    drawn = names[:TIMELINE_RUNS]
+    timeline_picture(actions[actions["run"].isin(drawn)], path, step)
+    note = (
+        ""
+        if len(names) == len(drawn)
+        else f" (the first {len(drawn)} of {len(names)} runs; name fewer to choose)"
+    )
+    return [f"wrote {path}{note}"]
+
+
+def _write_csv(table: pd.DataFrame, path: Path) -> None:
+    try:
+        table.to_csv(path, index=False)
+    except OSError as error:
+        raise ConfigurationError(f"--csv {path}: cannot be written: {error.strerror or error}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""The picture of one step: what every rank did when, as measured.
+
+Each rank has a thick lane for what its processor computes and a thin one below for what it sends, receives
+and reduces, so that communication under computation is seen as such.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from analysis.pictures import (
+    BLUE,
+    DPI,
+    GREEN,
+    INK,
+    MACHINES,
+    ORANGE,
+    PURPLE,
+    ROUND_STEPS,
+    SKY,
+    VERMILION,
+    clean,
+    new_figure,
+)
+
+
+class Look(NamedTuple):
+    """How a kind of action is drawn."""
+
+    label: str
+    colour: str
+    ink: str = "white"
+    thin: bool = False
+
+
+LOOKS = {
+    "F": Look("forward", BLUE),
+    "B": Look("backward", ORANGE, INK),
+    "I": Look("backward, inputs", VERMILION),
+    "W": Look("backward, weights", "#F0E442", INK),
+    "O": Look("optimizer", "#4A5058"),
+    "SA": Look("send activations", SKY, thin=True),
+    "SG": Look("send gradients", "#B8860B", thin=True),
+    "RA": Look("wait for activations", "#BBD7EA", thin=True),
+    "RG": Look("wait for gradients", "#F2DCA8", thin=True),
+    "R": Look("reduce gradients", PURPLE, thin=True),
+    "G": Look("gather parameters", GREEN, thin=True),
+}
+"""The kinds of `values.ActionKind`, in legend order; others are drawn as `OTHER`."""
+
+OTHER = Look("other", "#8A8F98", thin=True)
+
+LANE, THIN_LANE = 0.56, 0.2
+
+
+def recorded_steps(actions: pd.DataFrame) -> list[int]:
+    """Return the steps that `ranks`' table has a timeline of."""
+    return sorted({int(step) for step in actions["step"].dropna()})
+
+
+def timeline_picture(actions: pd.DataFrame, path: Path, step: int | None = None) -> None:
+    """Draw one step of each run in `ranks`' table, a panel a run, all on one time axis.
+
+    `step`: which one; None: the last recorded of each run. Raises ValueError when no run has it.
+    """
+    panels = []
+    whole = actions.dropna(subset=["step", "rank", "kind", "start", "end"])
+    for _, rows in whole.groupby("run", sort=False):
+        steps = recorded_steps(rows)
+        wanted = step if step is not None else steps[-1]
+        if wanted in steps:
+            panels.append(rows[rows["step"] == wanted].reset_index(drop=True))
+    if not panels:
+        raise ValueError(
+            f"step {step} was not recorded; recorded: {', '.join(map(str, recorded_steps(actions)))}"
+        )
+    span = max(float(panel["end"].max()) for panel in panels)
+    unit, scale = ("ms", 1000.0) if span < 1.0 else ("s", 1.0)
+    heights = [panel["rank"].nunique() for panel in panels]
+    figure = new_figure(11, 0.9 + sum(0.5 + 0.43 * min(height, 32) for height in heights))
+    grid = figure.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+    for axes, panel in zip(grid, panels, strict=True):
+        axes.set_xlim(0, span * scale * 1.01)
+        _draw_panel(axes, panel, scale)
+    grid[-1].set_xlabel(f"time since the step began, {unit}", fontsize=9.5, color=INK)
+    # Widths in pixels are known only after the layout: numbers go where they fit.
+    figure.draw_without_rendering()
+    for axes, panel in zip(grid, panels, strict=True):
+        _write_numbers(axes, panel, scale)
+    kinds = {kind for panel in panels for kind in panel["kind"]}
+    handles = [Patch(color=look.colour, label=look.label) for kind, look in LOOKS.items() if kind in kinds]
+    if kinds - set(LOOKS):
+        handles.append(Patch(color=OTHER.colour, label=OTHER.label))
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=min(len(handles), 8),
+        frameon=False,
+        fontsize=8.5,
+        handlelength=1.2,
+        columnspacing=1.3,
+        handletextpad=0.5,
+    )
+    figure.savefig(path, dpi=DPI, facecolor="white")
+
+
+def _draw_panel(axes: Axes, rows: pd.DataFrame, scale: float) -> None:
+    members = rows.drop_duplicates("rank").sort_values("rank").to_dict("records")
+    places = {member["rank"]: place for place, member in enumerate(members)}
+    for (rank, kind), group in rows.groupby(["rank", "kind"], sort=False):
+        look = LOOKS.get(str(kind), OTHER)
+        spans = [
+            (start * scale, (end - start) * scale)
+            for start, end in zip(group["start"], group["end"], strict=True)
+        ]
+        axes.broken_barh(
+            spans,
+            _lane(places[rank], look),
+            facecolors=look.colour,
+            edgecolors="white",
+            linewidths=0.0 if look.thin else 0.6,
+        )
+    axes.set_yticks(range(len(members)), [_rank_label(member, rows) for member in members])
+    axes.set_ylim(len(members) - 0.45, -0.6)
+    for place in range(1, len(members)):
+        if members[place]["node"] != members[place - 1]["node"]:
+            other_fabric = members[place]["fabric"] != members[place - 1]["fabric"]
+            axes.axhline(
+                place - 0.52,
+                color="#6B7280" if other_fabric else "#D5D9DE",
+                linewidth=0.9,
+                linestyle="-" if other_fabric else (0, (2, 2)),
+                zorder=0,
+            )
+    first = members[0]
+    axes.set_title(
+        f"{first['run']} \N{MIDDLE DOT} step {int(first['step'])} \N{MIDDLE DOT} {first['strategy']} "
+        f"{first['layout']} \N{MIDDLE DOT} measured, {MACHINES.get(first['machine'], first['machine'])}",
+        loc="left",
+        fontsize=10.5,
+        fontweight="bold",
+        color=INK,
+    )
+    axes.xaxis.set_major_locator(MaxNLocator(12, steps=ROUND_STEPS))
+    axes.grid(axis="x", color="#E9ECEF", linewidth=0.8)
+    clean(axes)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+
+
+def _lane(place: int, look: Look) -> tuple[float, float]:
+    """Return bottom and height of a lane, in rows counted downwards."""
+    top = place - 0.42
+    return (top + LANE + 0.03, THIN_LANE) if look.thin else (top, LANE)
+
+
+def _rank_label(member: dict, rows: pd.DataFrame) -> str:
+    stages = rows.loc[(rows["rank"] == member["rank"]) & (rows["stage"] >= 0), "stage"]
+    served = ", ".join(str(int(stage)) for stage in sorted(set(stages)))
+    node = f"  {member['node']}" if pd.notna(member["node"]) else ""
+    if pd.notna(member["fabric"]) and str(member["fabric"]) not in node:
+        node += f" ({member['fabric']})"
+    return f"rank {member['rank']}{node}" + (f"\nstage {served}" if served else "")
+
+
+def _write_numbers(axes: Axes, rows: pd.DataFrame, scale: float) -> None:
+    """Write the micro-batch into every block of a thick lane that is wide enough for it."""
+    places = {rank: place for place, rank in enumerate(sorted(rows["rank"].unique()))}
+    pixels = axes.get_window_extent().width / (axes.get_xlim()[1] - axes.get_xlim()[0])
+    points_per_pixel = 72 / axes.figure.dpi
+    for row in rows.to_dict("records"):
+        look = LOOKS.get(row["kind"], OTHER)
+        if look.thin or pd.isna(row["microbatch"]) or row["microbatch"] < 0:
+            continue
+        text = str(int(row["microbatch"]))
+        width_points = (row["end"] - row["start"]) * scale * pixels * points_per_pixel
+        if width_points > 5.5 * len(text) + 2:
+            bottom, height = _lane(places[row["rank"]], look)
+            axes.text(
+                (row["start"] + row["end"]) / 2 * scale,
+                bottom + height / 2,
+                text,
+                ha="center",
+                va="center",
+                fontsize=8,
+                color=look.ink,
+            )

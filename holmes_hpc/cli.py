@@ -1,0 +1,95 @@
+"""The console script `holmes`: verbs, and shell completion under them."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from holmes_hpc import __version__
+
+HYDRA_VERBS = {"train": "holmes_hpc.train", "plan": "holmes_hpc.plan", "doctor": "holmes_hpc.doctor"}
+"""Verbs that compose a configuration, and their modules, each with a COMMAND."""
+
+VERBS = (*HYDRA_VERBS, "throughput")
+
+USAGE = """\
+usage: holmes VERB [arguments]
+
+  train +cluster=NAME [overrides]    plan one job over all partitions of the cluster, launch it, train
+  plan +cluster=NAME [overrides]     print the plan and the rejected alternatives, launch nothing
+  doctor [+cluster=NAME]             check this machine: one line a finding, with the remedy
+  throughput RUN...                  tables and pictures of finished or running runs
+
+`holmes VERB --help` lists groups, options and keys. Completion: eval "$(holmes -sc install=bash)"
+"""
+
+
+def main() -> None:
+    """Run `holmes` with the process's arguments, and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run `holmes` with `argv` and return its exit status."""
+    if argv[:1] in (["-sc"], ["--shell-completion"]):
+        return _complete(list(argv))
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        sys.stdout.write(USAGE)
+        return 0
+    if argv[0] == "--version":
+        sys.stdout.write(f"holmes {__version__}\n")
+        return 0
+    verb, rest = argv[0], list(argv[1:])
+    if verb == "throughput":
+        return _throughput(rest)
+    if verb not in HYDRA_VERBS:
+        sys.stderr.write(f"holmes: no verb {verb!r};{_near(verb)} valid: {', '.join(VERBS)}\n")
+        return 2
+    return _run_command(verb, rest)
+
+
+def _near(verb: str) -> str:
+    from holmes_hpc.config.describe import near
+
+    return near(verb, VERBS)
+
+
+def _run_command(verb: str, argv: list[str]) -> int:
+    from holmes_hpc import front
+
+    return front.main(importlib.import_module(HYDRA_VERBS[verb]).COMMAND, argv)
+
+
+def _throughput(argv: list[str]) -> int:
+    """Run `analysis.throughput`, which lies beside this package, whatever else is called `analysis`."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from analysis import throughput
+
+    return throughput.main(argv)
+
+
+def _complete(argv: list[str]) -> int:
+    """Answer the shell: verbs for the first word; under a verb Hydra answers, which is not told of the verb."""
+    if len(argv) > 1 and argv[1].startswith("query="):
+        words = os.environ.get("COMP_LINE", "").split(" ")
+        if len(words) <= 2:
+            sys.stdout.write(" ".join(verb for verb in VERBS if verb.startswith(words[-1])) + "\n")
+            return 0
+        if words[1] not in HYDRA_VERBS:
+            return 0
+        os.environ["COMP_LINE"] = " ".join([words[0], *words[2:]])
+    return _hydra_completion(argv)
+
+
+def _hydra_completion(argv: list[str]) -> int:
+    from holmes_hpc import front
+    from holmes_hpc.train import COMMAND
+
+    return front.complete(COMMAND, argv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,275 @@
+"""Build every process group of a plan, each on its own network, and prove that each one works."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup, Store, Work
+
+from holmes_hpc.comm.gloo import GlooBackend
+from holmes_hpc.comm.nccl import NcclBackend
+from holmes_hpc.comm.networks import NodeNetworks
+from holmes_hpc.errors import ConfigurationError, NetworkError
+from holmes_hpc.values import Group, Plan
+
+Progress = Callable[[int, int, str], None]
+
+
+class Backend(Protocol):
+    """What makes the groups: `gloo.GlooBackend` or `nccl.NcclBackend`."""
+
+    name: str
+    device: torch.device
+    edge_needs_two_groups: bool
+
+    def new_group(
+        self, ranks: tuple[int, ...], kind: str, network: str, timeout: timedelta
+    ) -> ProcessGroup | None: ...
+
+    def describe(self, network: str) -> str: ...
+
+    def set_timeout(self, group: ProcessGroup, timeout: timedelta) -> None: ...
+
+
+class Communicator:
+    """The process groups of one rank, by their index in `Plan.groups`; `connect` makes it.
+
+    `world` is the control group: gloo on the CPU, whatever the other groups use. `device` is where tensors
+    must lie for the other groups.
+    """
+
+    def __init__(
+        self, plan: Plan, rank: int, world: ProcessGroup, backend: Backend, train_timeout: timedelta
+    ) -> None:
+        self.plan = plan
+        self.rank = rank
+        self.world_size = plan.world_size
+        self.world = world
+        self.backend = backend
+        self.device = backend.device
+        self.train_timeout = train_timeout
+        self._groups: dict[int, ProcessGroup] = {0: world}
+        self._index: dict[ProcessGroup, int] = {world: 0}
+        self._reverse: dict[ProcessGroup, ProcessGroup] = {}
+        self._edges: dict[frozenset[int], int] = {}
+
+    def add(self, index: int, group: ProcessGroup, reverse: ProcessGroup | None = None) -> None:
+        """Keep the group of `Plan.groups[index]`; `reverse` carries an edge's transfers backwards."""
+        self._groups[index] = group
+        self._index[group] = index
+        if reverse is not None:
+            self._reverse[group] = reverse
+            self._index[reverse] = index
+        if self.plan.groups[index].kind == "pipeline":
+            for pair in itertools.combinations(self.plan.groups[index].ranks, 2):
+                self._edges.setdefault(frozenset(pair), index)
+
+    def has_group(self, index: int) -> bool:
+        """Return whether this rank shares group `index` with another rank (a group of one builds nothing)."""
+        return index in self._groups and len(self.plan.groups[index].ranks) > 1
+
+    def group(self, index: int) -> ProcessGroup:
+        """Return the group of `Plan.groups[index]`.
+
+        Raises ValueError when this rank is not in it or alone in it (`has_group` says so beforehand).
+        """
+        if index not in self._groups:
+            known = self.plan.groups[index] if index < len(self.plan.groups) else "the plan has no such group"
+            raise ValueError(f"rank {self.rank} has no process group {index}: {known}")
+        return self._groups[index]
+
+    def edge(self, rank_a: int, rank_b: int) -> ProcessGroup:
+        """Return the pipeline group that holds both ranks, in either order.
+
+        Raises ValueError when the plan has no such edge or this rank is not in it.
+        """
+        index = self._edges.get(frozenset((rank_a, rank_b)))
+        if index is None:
+            raise ValueError(f"rank {self.rank} is on no pipeline edge between ranks {rank_a} and {rank_b}")
+        return self._groups[index]
+
+    def towards(self, group: ProcessGroup, source: int, destination: int) -> ProcessGroup:
+        """Return the group that carries an edge's transfers from `source` to `destination`."""
+        ranks = self.plan.groups[self._index[group]].ranks
+        if ranks.index(source) < ranks.index(destination):
+            return group
+        return self._reverse.get(group, group)
+
+    def describe(self, group: ProcessGroup) -> str:
+        """Return the group in words: kind, ranks with their nodes, network, interface."""
+        return _describe(self.plan, self.plan.groups[self._index[group]], self.backend)
+
+    def wait(self, work: Work | None, group: ProcessGroup, doing: str) -> None:
+        """Wait for an operation, at most the training timeout. Raises NetworkError that names the group.
+
+        On NCCL only the GPU's stream waits, and NCCL's watchdog keeps the timeout.
+        """
+        if work is None:
+            return
+        with self.naming(group, doing):
+            if self.device.type == "cpu":
+                work.wait(self.train_timeout)
+            else:
+                work.wait()
+
+    @contextmanager
+    def naming(self, group: ProcessGroup, doing: str) -> Iterator[None]:
+        """Turn torch's errors inside the block into NetworkErrors that name the group."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise NetworkError(
+                f"rank {self.rank}, {doing}: {self.describe(group)} broke: {_cause(error)}; "
+                "another rank ended or hangs: look at its log, or raise train.timeout_seconds "
+                f"(now {self.train_timeout.total_seconds():g}) if it is only slow"
+            ) from error
+
+    def barrier(self) -> None:
+        """Wait until every rank is here. Raises NetworkError when one is missing."""
+        with self.naming(self.world, "at a barrier"):
+            dist.all_reduce(torch.zeros(1), group=self.world)
+
+    def close(self) -> None:
+        """Give all groups back; the communicator cannot be used afterwards."""
+        dist.destroy_process_group()
+
+
+def connect(
+    store: Store,
+    rank: int,
+    world_size: int,
+    plan: Plan,
+    networks: NodeNetworks,
+    backend: str = "gloo",
+    start_timeout: float | timedelta = 300.0,
+    train_timeout: float | timedelta = 120.0,
+    progress: Progress | None = None,
+    *,
+    gloo_threads: int = 2,
+    device: torch.device | None = None,
+) -> Communicator:
+    """Build and warm up every group of the plan; all ranks call it with the same plan.
+
+    Every rank walks the groups in the plan's order, so that no two ranks wait for each other. Timeouts are in
+    seconds: the first holds until a group has proved to work, the second afterwards. `progress(done, total,
+    text)` is called before the first group and after each one. `device` is the rank's GPU (backend `nccl`
+    only).
+
+    Raises NetworkError that names the group which cannot connect, ConfigurationError for an unknown backend.
+    """
+    start, train = _duration(start_timeout), _duration(train_timeout)
+    if plan.world_size != world_size or plan.groups[0].kind != "world":
+        raise ValueError(f"the plan is for {plan.world_size} ranks and starts with {plan.groups[0]}")
+    gloo = GlooBackend(networks, gloo_threads)
+    maker = _maker(backend, networks, gloo, device)
+    report = progress or (lambda done, total, text: None)
+    total = sum(len(group.ranks) > 1 for group in plan.groups[1:]) + 1
+    report(0, total, _short(plan.groups[0]))
+    with _starting(plan, plan.groups[0], gloo, rank):
+        world = gloo.start_world(store, rank, world_size, plan.groups[0].network, start)
+        dist.all_reduce(torch.zeros(1), group=world)
+        gloo.set_timeout(world, train)
+    communicator = Communicator(plan, rank, world, maker, train)
+    done = 1
+    report(done, total, _short(plan.groups[0]))
+    for index, group in enumerate(plan.groups[1:], start=1):
+        if len(group.ranks) > 1:
+            with _starting(plan, group, maker, rank):
+                _build(communicator, index, maker, start)
+            done += 1
+            report(done, total, _short(group))
+    return communicator
+
+
+def _maker(
+    backend: str, networks: NodeNetworks, gloo: GlooBackend, device: torch.device | None
+) -> Backend:
+    if backend == "gloo":
+        return gloo
+    if backend == "nccl":
+        return NcclBackend(networks, device or torch.device("cuda", torch.cuda.current_device()))
+    raise ConfigurationError(f"launch.backend={backend}: unknown; valid: gloo, nccl")
+
+
+def _build(communicator: Communicator, index: int, backend: Backend, timeout: timedelta) -> None:
+    """Build one group, warm it up, and give it the training timeout."""
+    group = communicator.plan.groups[index]
+    is_edge = group.kind == "pipeline"
+    built = backend.new_group(group.ranks, group.kind, group.network, timeout)
+    reverse = None
+    if is_edge and backend.edge_needs_two_groups:
+        reverse = backend.new_group(group.ranks, group.kind, group.network, timeout)
+    if built is None:
+        return
+    communicator.add(index, built, reverse)
+    if is_edge:
+        _warm_up_edge(communicator, built, group.ranks, timeout)
+    else:
+        # With a timeout the CPU waits even on NCCL, so a group that cannot connect shows here.
+        dist.all_reduce(torch.zeros(1, device=backend.device), group=built, async_op=True).wait(timeout)
+    for each in (built, reverse):
+        if each is not None:
+            backend.set_timeout(each, communicator.train_timeout)
+
+
+def _warm_up_edge(
+    communicator: Communicator, group: ProcessGroup, ranks: tuple[int, ...], timeout: timedelta
+) -> None:
+    """Send one element between all members, both ways; all receives first, since a send ends only with its
+    receive.
+
+    Pairs go in one order on all members, which matters where tags are ignored (NCCL).
+    """
+    rank, device = communicator.rank, communicator.device
+    works = []
+    for source, destination in itertools.permutations(sorted(ranks), 2):
+        carrier = communicator.towards(group, source, destination)
+        tensor = torch.zeros(1, device=device)
+        if rank == destination:
+            works.append((tensor, dist.irecv(tensor, src=source, group=carrier)))
+        elif rank == source:
+            works.append((tensor, dist.isend(tensor, dst=destination, group=carrier)))
+    for _, work in works:
+        if work is not None:
+            work.wait(timeout)
+
+
+@contextmanager
+def _starting(plan: Plan, group: Group, backend: Backend, rank: int) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise NetworkError(
+            f"rank {rank} could not connect {_describe(plan, group, backend)}: {_cause(error)}; "
+            f"check with `python -m holmes_hpc.doctor` that these nodes reach each other by {group.network}, "
+            "and the fabric and interface settings of their labels in the cluster file; "
+            "if a node is only slow to start, raise train.start_timeout_seconds"
+        ) from error
+
+
+def _describe(plan: Plan, group: Group, backend: Backend) -> str:
+    places = {place.rank: place for place in plan.ranks}
+    members = ", ".join(f"{rank} on {places[rank].node or places[rank].slot}" for rank in group.ranks)
+    here = backend.describe(group.network)
+    return f"the {group.kind} group of ranks {members} over {group.network} ({here} here)"
+
+
+def _short(group: Group) -> str:
+    ranks = ", ".join(map(str, group.ranks)) if len(group.ranks) <= 8 else f"{len(group.ranks)} in all"
+    return f"{group.kind} group of ranks {ranks} over {group.network}"
+
+
+def _cause(error: BaseException) -> str:
+    """Return the first line of torch's message, without source paths."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].split("] ", 1)[-1] if lines[0].startswith("[") else lines[0]
+
+
+def _duration(seconds: float | timedelta) -> timedelta:
+    return seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)

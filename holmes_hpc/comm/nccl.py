@@ -1,0 +1,140 @@
+"""NCCL process groups, each with its own network. Not yet run on NCCL.
+
+Inside a process the choice per group is only which network NCCL uses (`net_name` in that group's own
+options). Which HCA, which GID and which interface is the same for all groups of a node, and NCCL reads it
+once, so it goes into the environment before the process starts (`node_environment`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+
+from holmes_hpc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from holmes_hpc.comm.networks import NodeNetworks
+
+# NCCL calls both InfiniBand and RoCE "IB". None leaves the choice to NCCL: inside a node it takes NVLink or
+# shared memory anyway; EFA, Slingshot and Omni-Path need an external plugin, which NCCL prefers to its own
+# networks and whose name changed between versions ("AWS Libfabric", "Libfabric").
+NET_NAMES: Mapping[str, str | None] = {
+    "local": None,
+    "ib": "IB",
+    "roce": "IB",
+    "ethernet": "Socket",
+    "efa": None,
+    "slingshot": None,
+    "opa": None,
+}
+
+OptionsFactory = Callable[[], Any]
+
+
+def new_options() -> Any:
+    """Return fresh `ProcessGroupNCCL.Options`. Raises ConfigurationError when torch has no NCCL."""
+    if not dist.is_nccl_available():
+        raise ConfigurationError(
+            "launch.backend=nccl: this torch was built without NCCL; install a CUDA build of torch, or set "
+            "launch.backend=gloo"
+        )
+    return dist.ProcessGroupNCCL.Options()
+
+
+def group_options(network: str, factory: OptionsFactory = new_options) -> Any:
+    """Return the options of one group on `network`.
+
+    They are fresh for each group, because torch writes into them. Raises ConfigurationError for a network
+    that has no NCCL name.
+    """
+    if network not in NET_NAMES:
+        raise ConfigurationError(f"network {network!r}: NCCL knows {', '.join(NET_NAMES)}")
+    options = factory()
+    net_name = NET_NAMES[network]
+    if net_name is not None:
+        options.config.net_name = net_name
+    # A communicator that shares its parent's resources must also use the parent's network.
+    options.config.split_share = 0
+    return options
+
+
+def node_environment(hca: str | None, gid_index: int | None, interface: str | None) -> dict[str, str]:
+    """Return the NCCL variables of every rank on one node, to be set before the ranks start.
+
+    The leading `=` asks for exact names: without it `mlx5_1` would also select `mlx5_10`.
+    """
+    environment = {}
+    if hca:
+        environment["NCCL_IB_HCA"] = f"={hca.lstrip('=')}"
+    if gid_index is not None:
+        environment["NCCL_IB_GID_INDEX"] = str(gid_index)
+    if interface:
+        environment["NCCL_SOCKET_IFNAME"] = f"={interface.lstrip('=')}"
+    return environment
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Raise ConfigurationError when `environment` would override the network of every group."""
+    if "NCCL_NET" in environment:
+        raise ConfigurationError(
+            f"NCCL_NET={environment['NCCL_NET']} is set: NCCL lets it override the network of every "
+            "process group, so groups inside a fabric and groups across fabrics could not differ; "
+            "unset it (look also at launch.setup, module files and the container)"
+        )
+    if environment.get("NCCL_IB_DISABLE", "0") != "0":
+        raise ConfigurationError(
+            f"NCCL_IB_DISABLE={environment['NCCL_IB_DISABLE']} is set: groups that the plan puts on "
+            "InfiniBand or RoCE could not start; unset it, or describe the nodes with an Ethernet nic"
+        )
+
+
+class NcclBackend:
+    """Makes NCCL groups for one rank on its GPU. Not yet run on NCCL.
+
+    The world group is gloo's and no NCCL communicator spans the world: one over unlike NICs could not be
+    built. torch's default group is therefore never bound to a GPU; each NCCL group is, which connects it at
+    once instead of splitting it from a parent.
+    """
+
+    name = "nccl"
+    # NCCL ignores tags and runs the transfers of a pair one after another: a receive that waits would block
+    # the send behind it, on both sides.
+    edge_needs_two_groups = True
+
+    def __init__(
+        self, networks: NodeNetworks, device: torch.device, factory: OptionsFactory = new_options
+    ) -> None:
+        self.networks = networks
+        self.device = device
+        self._factory = factory
+
+    def new_group(
+        self, ranks: Sequence[int], kind: str, network: str, timeout: timedelta
+    ) -> ProcessGroup | None:
+        """Make one group; every rank of the world calls it. Returns None on ranks outside the group."""
+        order: dict[str, Any] = {} if list(ranks) == sorted(ranks) else {"sort_ranks": False}
+        group = dist.new_group(
+            list(ranks),
+            backend="nccl",
+            timeout=timeout,
+            pg_options=group_options(network, self._factory),
+            group_desc=f"{kind} on {network}",
+            device_id=self.device,
+            **order,
+        )
+        return group if dist.get_rank() in ranks else None
+
+    def describe(self, network: str) -> str:
+        """Return the words for messages: what NCCL was told for `network` here."""
+        told = [f"net_name {NET_NAMES.get(network) or 'unset'}"]
+        told += [f"{name}={value}" for name, value in self.networks.nccl_environment.items()]
+        return ", ".join(told)
+
+    def set_timeout(self, group: ProcessGroup, timeout: timedelta) -> None:
+        """Change the timeout of later operations."""
+        group._get_backend(self.device)._set_default_timeout(timeout)

@@ -1,0 +1,1 @@
+"""The typed schema of every Hydra group, the checks on it, and composing."""

@@ -1,0 +1,141 @@
+"""Check a composed configuration against the schema: keys, types, limits; then the rules between settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from holmes_hpc.config import folders, rules
+from holmes_hpc.config.describe import Setting, expected, fits, item_schema, listed, near, settings
+from holmes_hpc.config.schema import Root
+from holmes_hpc.errors import ConfigurationError
+
+
+def check(config: DictConfig, *, cluster_required: bool = True) -> None:
+    """Check everything that can be told without knowing GPUs, NICs and fabrics.
+
+    Raises ConfigurationError for the first key that is unknown or missing, value that is of the wrong type or out
+    of its limits, or rule between settings that is broken; and, with `cluster_required`, when no cluster is named.
+    """
+    named = not OmegaConf.is_missing(config, "cluster") and not OmegaConf.is_missing(config.cluster, "name")
+    _check_keys(config, Root, "")
+    if cluster_required and not named and not config.cluster.partitions:
+        raise ConfigurationError(missing_cluster())
+    _check_values(config, Root, "", skip=() if named or cluster_required else ("cluster",))
+    rules.check_rules(config, cluster_named=named)
+
+
+def missing_cluster() -> str:
+    """Return the message for a command without a cluster: how to name one, and the names that were found."""
+    own = folders.options("cluster", folders.user_folder())
+    lines = [
+        "no cluster is named. Add +cluster=NAME.",
+        f"  ship with holmes_hpc: {listed(folders.options('cluster', folders.package_folder()))}",
+        f"  in {folders.user_folder() / 'cluster'}: {listed(own)}",
+    ]
+    return "\n".join(lines)
+
+
+def unknown_key(path: str, key: str, names: Iterable[str]) -> str:
+    """Return the message for a key that the schema does not have; `path` is what stands before it, with its dot."""
+    names = list(names)
+    close = near(key, names).replace("Did you mean ", f"Did you mean {path}")
+    where = f"Valid keys of {path[:-1]}" if path else "Valid keys"
+    return f"{path}{key}: no such key.{close} {where}: {listed(names)}."
+
+
+def _check_keys(node: DictConfig, schema: Any, path: str) -> None:
+    known = settings(schema, path)
+    for key in node:
+        if not path and key == "hydra":
+            continue
+        if key not in known:
+            raise ConfigurationError(unknown_key(path, str(key), known))
+    present = set(node)  # unlike `in`, this counts a key whose value is missing
+    for name, setting in known.items():
+        if name not in present:
+            raise ConfigurationError(f"{setting.path}: this key was removed, and is needed ({expected(setting)}). "
+                                     f"Leave ~{setting.path} out.")
+        for where, child, kind in _children(node, name, setting):
+            _check_keys(child, kind, where)
+
+
+def _children(node: DictConfig, name: str, setting: Setting) -> list[tuple[str, DictConfig, Any]]:
+    """Return the nodes below a setting that have a schema of their own: (path with its dot, node, schema)."""
+    if OmegaConf.is_missing(node, name):
+        return []
+    value = _value(node, name, setting)
+    if dataclasses.is_dataclass(setting.kind):
+        return [(f"{setting.path}.", _mapping(value, setting.path), setting.kind)]
+    kind = item_schema(setting.kind)
+    if kind is None or value is None:
+        return []
+    if not fits(value, setting.kind):
+        raise ConfigurationError(_wrong(setting, value))
+    keys = list(value) if isinstance(value, DictConfig) else range(len(value))
+    return [(f"{setting.path}.{key}.", _mapping(value[key], f"{setting.path}.{key}"), kind) for key in keys]
+
+
+def _mapping(value: Any, path: str) -> DictConfig:
+    if not isinstance(value, DictConfig):
+        raise ConfigurationError(f"{path}={_shown(value)}: expected a mapping of settings.")
+    return value
+
+
+def _check_values(node: DictConfig, schema: Any, path: str, skip: tuple[str, ...] = ()) -> None:
+    for name, setting in settings(schema, path).items():
+        if name in skip:
+            continue
+        if OmegaConf.is_missing(node, name):
+            raise ConfigurationError(f"{setting.path}: needs a value: {expected(setting)} ({setting.help}).")
+        children = _children(node, name, setting)
+        for where, child, kind in children:
+            _check_values(child, kind, where)
+        if not children:
+            _check_value(_value(node, name, setting), setting)
+
+
+def _value(node: DictConfig, name: str, setting: Setting) -> Any:
+    try:
+        return node[name]
+    except OmegaConfBaseException as error:  # an interpolation that leads nowhere
+        raise ConfigurationError(f"{setting.path}: {str(error).splitlines()[0]}. "
+                                 f"Expected {expected(setting)}.") from error
+
+
+def _check_value(value: Any, setting: Setting) -> None:
+    if value is None:
+        if not setting.optional and setting.kind is not Any:
+            raise ConfigurationError(_wrong(setting, value))
+        return
+    if not fits(value, setting.kind):
+        raise ConfigurationError(_wrong(setting, value))
+    limits = setting.metadata
+    if "valid" in limits and value not in limits["valid"]:
+        raise ConfigurationError(_wrong(setting, value) + near(str(value), limits["valid"]))
+    if isinstance(value, int | float) and not _inside(value, limits):
+        raise ConfigurationError(_wrong(setting, value))
+
+
+def _inside(value: float, limits: Any) -> bool:
+    return (
+        math.isfinite(value)
+        and value >= limits.get("minimum", -math.inf)
+        and value <= limits.get("maximum", math.inf)
+        and value > limits.get("above", -math.inf)
+    )
+
+
+def _wrong(setting: Setting, value: Any) -> str:
+    return f"{setting.path}={_shown(value)}: expected {expected(setting)} ({setting.help})."
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

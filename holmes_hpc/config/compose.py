@@ -1,0 +1,105 @@
+"""Compose a checked configuration from the configuration files and a list of overrides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import hydra
+import yaml
+from hydra import initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig
+
+from holmes_hpc.config.check import check
+from holmes_hpc.config.explain import explain
+from holmes_hpc.config.folders import package_folder
+from holmes_hpc.config.overrides import check_overrides, expand_sweep
+from holmes_hpc.config.schema import Root
+from holmes_hpc.errors import ConfigurationError
+
+CONFIG_NAME = "config"
+HYDRA_VERSION_BASE = "1.3"
+
+_INTEGER_TAG = "tag:yaml.org,2002:int"
+_INTEGER = re.compile(r"[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)")
+
+
+def register() -> None:
+    """Give Hydra the schema, which the defaults list of config.yaml names first."""
+    ConfigStore.instance().store(name="schema", node=Root, provider="holmes_hpc")
+
+
+def compose(overrides: Sequence[str] = (), *, cluster_required: bool = True) -> DictConfig:
+    """Return the checked configuration that a command would get from the same overrides.
+
+    The files are those of the package, of `~/.config/holmes_hpc`, and of the folders in `hydra.searchpath`. Raises
+    ConfigurationError; with `cluster_required` also when the overrides name no cluster.
+    """
+    with _composing(overrides) as loader:
+        return _compose(overrides, loader, cluster_required)
+
+
+def compose_sweep(overrides: Sequence[str], *, cluster_required: bool = True) -> list[DictConfig]:
+    """Return the checked configuration of every job of a sweep. Raises ConfigurationError."""
+    with _composing(overrides) as loader:
+        jobs = expand_sweep(overrides, loader)
+        configs = []
+        for number, job in enumerate(jobs):
+            try:
+                configs.append(_compose(job, loader, cluster_required))
+            except Exception as error:
+                which = f"job {number} of {len(jobs)} ({' '.join(job)})"
+                raise ConfigurationError(f"{which}: {explain(error, job)}") from error
+        return configs
+
+
+@contextmanager
+def times_as_text() -> Iterator[None]:
+    """Let YAML keep 12:00:00 as text while this is open: it would read such times as numbers to the base of 60.
+
+    OmegaConf's loader copies the rules of yaml.SafeLoader whenever it reads a file, so they are put back at the end.
+    """
+    before = yaml.SafeLoader.yaml_implicit_resolvers
+    yaml.SafeLoader.yaml_implicit_resolvers = {
+        first: [(tag, _FullMatch if tag == _INTEGER_TAG else pattern) for tag, pattern in rules]
+        for first, rules in before.items()
+    }
+    try:
+        yield
+    finally:
+        yaml.SafeLoader.yaml_implicit_resolvers = before
+
+
+@contextmanager
+def _composing(overrides: Sequence[str]) -> Iterator[ConfigLoader]:
+    """Give Hydra's loader for our files, and turn whatever is raised inside into ConfigurationError."""
+    register()
+    try:
+        with times_as_text(), initialize_config_dir(
+            version_base=HYDRA_VERSION_BASE, config_dir=str(package_folder()), job_name="holmes"
+        ):
+            yield GlobalHydra.instance().config_loader()
+    except Exception as error:  # files of a site can make Hydra and OmegaConf raise nearly anything
+        if isinstance(error, ConfigurationError):
+            raise
+        raise explain(error, overrides) from error
+
+
+def _compose(overrides: Sequence[str], loader: ConfigLoader, cluster_required: bool) -> DictConfig:
+    check_overrides(overrides, loader)
+    config = hydra.compose(CONFIG_NAME, overrides=list(overrides))
+    check(config, cluster_required=cluster_required)
+    return config
+
+
+class _FullMatch:
+    """A stand-in for the compiled pattern of whole numbers, which yaml asks by `match`."""
+
+    @staticmethod
+    def match(text: str) -> Any:
+        return _INTEGER.fullmatch(text)

@@ -1,0 +1,118 @@
+"""Turn what Hydra, OmegaConf and YAML raise while composing into one message: the fact, its place, the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import is_dataclass
+
+from hydra.errors import MissingConfigException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
+from yaml import MarkedYAMLError
+
+from holmes_hpc.config.check import unknown_key
+from holmes_hpc.config.describe import Setting, expected, item_schema, listed, settings
+from holmes_hpc.config.schema import Root
+from holmes_hpc.errors import ConfigurationError
+
+
+def explain(error: Exception, overrides: Sequence[str]) -> ConfigurationError:
+    """Return the error to raise instead of `error`, which composing `overrides` raised."""
+    for cause in _chain(error):
+        if isinstance(cause, ConfigurationError):
+            return cause
+        if isinstance(cause, MarkedYAMLError):
+            return ConfigurationError(_yaml(cause))
+        if isinstance(cause, MissingConfigException):
+            return ConfigurationError(_place(error, overrides) + _missing_file(cause))
+        if isinstance(cause, UnicodeDecodeError):
+            return ConfigurationError(f"a configuration file is not UTF-8 text: {cause}. Save it as UTF-8.")
+        if isinstance(cause, OmegaConfBaseException) and cause.full_key:
+            return ConfigurationError(_setting(cause, _place(error, overrides)))
+    for cause in _chain(error):
+        if isinstance(cause, OmegaConfBaseException) and "$VALUE" not in str(cause):
+            return ConfigurationError(_place(error, overrides) + str(cause).splitlines()[0])
+    first = str(error).strip().splitlines()[:1] or [type(error).__name__]
+    return ConfigurationError(_place(error, overrides) + first[0])
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the error and its causes, the innermost first."""
+    errors = []
+    while error is not None:
+        errors.append(error)
+        error = error.__cause__ or error.__context__
+    yield from reversed(errors)
+
+
+def _yaml(error: MarkedYAMLError) -> str:
+    mark = error.problem_mark or error.context_mark
+    place = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}" if mark else "a configuration file"
+    return f"{place}: {error.problem or error.context}; not readable as YAML. Mend that line."
+
+
+def _missing_file(error: MissingConfigException) -> str:
+    name = error.missing_cfg_file or "a configuration file"
+    valid = f" Valid: {listed(error.options)}." if error.options else ""
+    return f"no configuration file {name}.{valid}"
+
+
+def _place(error: Exception, overrides: Sequence[str]) -> str:
+    """Return where it went wrong, when Hydra's message says: a file, or one of the overrides."""
+    text = str(error)
+    for override in overrides:
+        if f"'{override}'" in text or text.endswith(f" {override}"):
+            return f"{override}: "
+    if text.startswith("In '") and "':" in text:
+        return f"file {text[4 : text.index(chr(39), 4)]}.yaml: "
+    return ""
+
+
+def _setting(error: OmegaConfBaseException, place: str) -> str:
+    key = str(error.full_key).replace("[", ".").replace("]", "")
+    if place.startswith("+cluster.partitions.") and "." not in key:
+        return _no_such_label(place.split("=")[0].split(".")[2])
+    setting, known, prefix = _find(key)
+    first = str(error.msg or error).splitlines()[0].rstrip(".")
+    if isinstance(error, ConfigKeyError | ConfigAttributeError):
+        return place + _no_such_key(error, key, prefix, known, first)
+    if setting is None or not isinstance(error, ValidationError):
+        return f"{place}{key}: {first}."
+    if place.startswith(f"{key}="):
+        return f"{place}expected {expected(setting)} ({setting.help})."
+    return f"{place}{key}: {first}. Expected {expected(setting)} ({setting.help})."
+
+
+def _no_such_key(error: OmegaConfBaseException, key: str, prefix: str, known: list[str], first: str) -> str:
+    if is_dataclass(error.object_type):  # the key may stand in an item of a list, where full_key has no path
+        return unknown_key(prefix if known else "", key.removeprefix(prefix), settings(error.object_type))
+    if key.startswith("cluster.partitions."):
+        return _no_such_label(key.split(".")[2])
+    return unknown_key(prefix, key.removeprefix(prefix), known) if known else f"{key}: {first}."
+
+
+def _no_such_label(label: str) -> str:
+    return (
+        f"cluster.partitions.{label}: the cluster has no such label. Add one as "
+        f"'+cluster.partitions={{{label}: {{nodes: 1, gpu: a100-80g, nic: hdr200}}}}', or in a cluster file of yours."
+    )
+
+
+def _find(key: str) -> tuple[Setting | None, list[str], str]:
+    """Return the setting at a dotted path; where there is none, the valid names and the path that leads to them."""
+    known, prefix, setting = settings(Root), "", None
+    parts = key.split(".")
+    while parts:
+        part = parts.pop(0)
+        if part not in known:
+            return None, list(known), prefix
+        setting = known[part]
+        prefix += f"{part}."
+        item = item_schema(setting.kind)
+        if item is not None and parts:
+            prefix += f"{parts.pop(0)}."
+            known = settings(item, prefix)
+        elif is_dataclass(setting.kind):
+            known = settings(setting.kind, prefix)
+        else:
+            return setting, [], prefix
+    return setting, list(known), prefix

@@ -1,0 +1,144 @@
+"""Check overrides before Hydra composes, so that its messages need not be guessed at afterwards."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.conf import HydraConf
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import OverrideParseException
+
+from holmes_hpc.config.check import unknown_key
+from holmes_hpc.config.describe import item_schema, listed, near, settings
+from holmes_hpc.config.schema import Root
+from holmes_hpc.errors import ConfigurationError
+
+NO_DEFAULT_GROUPS = ("cluster",)
+"""Groups that the defaults list does not name, so that an option of theirs is written with `+`."""
+
+
+def parse(overrides: Sequence[str], loader: ConfigLoader) -> list[Override]:
+    """Parse overrides. Raises ConfigurationError for one that does not follow Hydra's grammar."""
+    parser = OverridesParser.create(config_loader=loader)
+    parsed = []
+    for text in overrides:
+        try:
+            parsed += parser.parse_overrides([text])
+        except OverrideParseException as error:
+            raise ConfigurationError(
+                f"cannot read the override {text!r}: {str(error).splitlines()[0]}. Overrides are written key=value; "
+                "quote a value with special characters, as in 'run.name=\"a b\"'."
+            ) from error
+    return parsed
+
+
+def check_overrides(overrides: Sequence[str], loader: ConfigLoader) -> None:
+    """Check search paths, group options and keys. Raises ConfigurationError for the first that does not exist."""
+    parsed = parse(overrides, loader)
+    _check_search_paths(parsed)
+    groups = set(loader.list_groups(""))
+    for override in parsed:
+        if override.is_sweep_override():
+            raise ConfigurationError(_sweep_without_m(override, groups))
+        if override.key_or_group in groups:
+            _check_option(override, loader, overrides)
+        elif "/" not in override.key_or_group:
+            _check_key(override, groups)
+
+
+def expand_sweep(overrides: Sequence[str], loader: ConfigLoader) -> list[list[str]]:
+    """Return the override list of every job of a sweep, in the order in which Hydra's own sweeper runs them.
+
+    Raises ConfigurationError for what that sweeper cannot expand, such as an interval.
+    """
+    choices = []
+    for override in parse(overrides, loader):
+        if not override.is_sweep_override():
+            choices.append([override.input_line or ""])
+        elif override.is_discrete_sweep():
+            key = override.get_key_element()
+            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+        else:
+            raise ConfigurationError(f"{override.input_line}: an interval needs another sweeper; list the values, "
+                                     "or write range(first, end, step).")
+    return [list(job) for job in itertools.product(*choices)]
+
+
+def _check_search_paths(parsed: Iterable[Override]) -> None:
+    for override in parsed:
+        if override.key_or_group != "hydra.searchpath":
+            continue
+        paths = override.value()
+        if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+            raise ConfigurationError(f"{override.input_line}: expected a list of folders, as in "
+                                     "hydra.searchpath=[/path/to/site].")
+        for path in paths:
+            folder = Path(path.removeprefix("file://"))
+            if not path.startswith("pkg://") and not folder.is_dir():
+                raise ConfigurationError(
+                    f"hydra.searchpath: no folder {str(folder)!r} (from {Path.cwd()}). Name a folder that holds "
+                    "cluster/NAME.yaml."
+                )
+
+
+def _sweep_without_m(override: Override, groups: Iterable[str]) -> str:
+    key = override.key_or_group
+    message = f"{override.input_line}: several values make a sweep, which needs -m."
+    if key in groups:
+        return message
+    return f"{message} A list is written {key}=[a,b]; a text with a comma is quoted twice, as in '{key}=\"a,b\"'."
+
+
+def _check_option(override: Override, loader: ConfigLoader, overrides: Sequence[str]) -> None:
+    group, value = override.key_or_group, override.value()
+    if override.is_delete() or value is None:
+        raise ConfigurationError(f"{override.input_line}: {group} is needed; leave this out.")
+    own = group in NO_DEFAULT_GROUPS
+    if own != (override.is_add() or override.is_force_add()):
+        right = f"+{group}" if own else group
+        raise ConfigurationError(f"{override.input_line}: write {right}={value}.")
+    search = [text for text in overrides if text.lstrip("+").startswith("hydra.searchpath=")]
+    names = loader.get_group_options(group, ObjectType.CONFIG, overrides=search)
+    for name in value if isinstance(value, list) else [value]:
+        if str(name) not in names:
+            raise ConfigurationError(f"{override.input_line}: {group} has no option {name}."
+                                     f"{near(str(name), names)} Valid: {listed(names)}.")
+
+
+def _check_key(override: Override, groups: Iterable[str]) -> None:
+    """Check the dotted key of an override against the schema, or against Hydra's own for `hydra.`."""
+    parts = override.key_or_group.split(".")
+    schema: Any
+    schema, path = (HydraConf, "hydra.") if parts[0] == "hydra" else (Root, "")
+    rest = parts[1:] if path else list(parts)
+    while rest:
+        known = settings(schema, path)
+        part = rest.pop(0)
+        if part not in known:
+            raise ConfigurationError(unknown_key(path, part, known) + _group_hint(part, parts, groups))
+        kind, path = known[part].kind, f"{path}{part}."
+        item = item_schema(kind)
+        if item is not None and rest:  # a label, such as ib in cluster.partitions.ib.nodes
+            path, schema = f"{path}{rest.pop(0)}.", item
+        elif dataclasses.is_dataclass(kind):
+            schema = kind
+        else:
+            _check_leaf(override, kind, rest, path)
+            return
+
+
+def _group_hint(part: str, parts: list[str], groups: Iterable[str]) -> str:
+    group = next((name for name in groups if len(parts) == 1 and near(part, [name])), "")
+    return f" {group} is a group: its options are written {group}=NAME." if group else ""
+
+
+def _check_leaf(override: Override, kind: Any, rest: list[str], path: str) -> None:
+    if rest and kind in (int, float, bool, str):
+        raise ConfigurationError(f"{override.key_or_group}: {path[:-1]} is a single value and has no keys.")

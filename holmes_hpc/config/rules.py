@@ -1,0 +1,229 @@
+"""Rules between settings that hold whatever the cluster is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig
+
+from holmes_hpc.config.describe import near
+from holmes_hpc.errors import ConfigurationError
+
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_NAME = re.compile(r"\w[\w .,=+@-]*")
+_LAYER_SPLITS = ("adaptive", "holmes", "uniform")
+_TIME_LIMIT = re.compile(r"(\d+-)?\d+(:\d+){0,2}|infinite|unlimited", re.IGNORECASE)
+_SHORT_FORM = ("nodes", "gpus_per_node", "gpu", "nic", "nics_per_node")
+
+
+def check_rules(config: DictConfig, *, cluster_named: bool) -> None:
+    """Check every rule between settings. Raises ConfigurationError for the first that is broken."""
+    every: list[Callable[[DictConfig], None]] = [_model, _batch, _layer_split, _schedule, _pipelines, _optimizer, _data,
+                                                   _run]
+    if cluster_named:
+        every += [_cluster_name, _partitions, _links, _rates]
+    for rule in every:
+        rule(config)
+
+
+def _model(config: DictConfig) -> None:
+    model = config.model
+    if model.hidden_size % model.num_heads:
+        raise ConfigurationError(
+            f"model.hidden_size={model.hidden_size} is not divisible by model.num_heads={model.num_heads}, so a head "
+            "has no whole width; change one of them."
+        )
+    if model.num_kv_heads is not None and model.num_heads % model.num_kv_heads:
+        raise ConfigurationError(
+            f"model.num_heads={model.num_heads} is not divisible by model.num_kv_heads={model.num_kv_heads}, so heads "
+            "cannot share key-value heads evenly; change one of them."
+        )
+    head_size = model.hidden_size // model.num_heads
+    if model.position_embedding == "rotary" and head_size % 2:
+        raise ConfigurationError(
+            f"model.position_embedding=rotary turns pairs, and a head has the odd width {head_size} (model.hidden_size="
+            f"{model.hidden_size} over model.num_heads={model.num_heads}); change one of them, or use learned."
+        )
+
+
+def _batch(config: DictConfig) -> None:
+    batch, micro = config.train.global_batch_size, config.parallel.micro_batch_size
+    if micro is not None and batch % micro:
+        raise ConfigurationError(
+            f"train.global_batch_size={batch} is not divisible by parallel.micro_batch_size={micro}; change one of "
+            "them."
+        )
+
+
+def _layer_split(config: DictConfig) -> None:
+    split, layers, stages = config.parallel.layer_split, config.model.num_layers, config.parallel.pipeline
+    if isinstance(split, ListConfig | list):
+        if not all(_whole(count) and count >= 1 for count in split):
+            raise ConfigurationError(f"parallel.layer_split={_text(split)}: every count is a whole number from 1.")
+        if sum(split) != layers:
+            raise ConfigurationError(
+                f"parallel.layer_split={_text(split)} sums to {sum(split)}, and model.num_layers={layers}; make them "
+                "equal."
+            )
+        _split_length(split, config)
+    elif split not in _LAYER_SPLITS:
+        raise ConfigurationError(
+            f"parallel.layer_split={split}: expected one of {', '.join(_LAYER_SPLITS)}, or a list of layer counts such "
+            f"as [2,2].{near(str(split), _LAYER_SPLITS)}"
+        )
+    if stages is not None and stages * config.parallel.chunks > layers:
+        chunks = f" times parallel.chunks={config.parallel.chunks}" if config.parallel.chunks > 1 else ""
+        raise ConfigurationError(
+            f"parallel.pipeline={stages}{chunks} makes more stages than model.num_layers={layers}; raise "
+            f"model.num_layers or use at most {layers} stages."
+        )
+
+
+def _split_length(split: Any, config: DictConfig) -> None:
+    stages = config.parallel.pipeline
+    if stages is not None and len(split) != stages * config.parallel.chunks:
+        raise ConfigurationError(
+            f"parallel.layer_split={_text(split)} has {len(split)} counts, and parallel.pipeline={stages} with "
+            f"parallel.chunks={config.parallel.chunks} needs {stages * config.parallel.chunks}: one for each stage."
+        )
+
+
+def _schedule(config: DictConfig) -> None:
+    parallel = config.parallel
+    extra = parallel.warmup_extra
+    if extra != "auto" and not (_whole(extra) and extra >= 0):
+        raise ConfigurationError(f"parallel.warmup_extra={extra}: expected auto, or a whole number from 0.")
+    if parallel.chunks > 1 and parallel.schedule not in ("auto", "interleaved"):
+        raise ConfigurationError(
+            f"parallel.chunks={parallel.chunks} needs parallel.schedule=interleaved (or auto), and it is "
+            f"{parallel.schedule}; set parallel.chunks=1 or change the schedule."
+        )
+    if parallel.schedule == "interleaved" and parallel.chunks < 2:
+        raise ConfigurationError("parallel.schedule=interleaved needs parallel.chunks of at least 2, and it is 1.")
+    if parallel.sequence_parallel and parallel.tensor == 1:
+        raise ConfigurationError(
+            "parallel.sequence_parallel=true splits between tensor-parallel ranks, and parallel.tensor=1; raise "
+            "parallel.tensor, or set parallel.sequence_parallel=false."
+        )
+
+
+def _pipelines(config: DictConfig) -> None:
+    parallel = config.parallel
+    manual = parallel.strategy == "manual"
+    if manual and not parallel.pipelines:
+        raise ConfigurationError(
+            "parallel.strategy=manual needs parallel.pipelines: a list, each with `microbatches` and `stages`, as in "
+            "'parallel.pipelines=[{microbatches: 8, stages: [{ranks: [0], layers: 2}, {ranks: [1], layers: 2}]}]'."
+        )
+    if parallel.pipelines is not None and not manual:
+        raise ConfigurationError(
+            f"parallel.pipelines and parallel.strategy={parallel.strategy} exclude each other; set "
+            "parallel.strategy=manual, or leave parallel.pipelines out."
+        )
+    degrees = [name for name in ("tensor", "pipeline", "data") if manual and parallel[name] is not None]
+    if degrees:
+        raise ConfigurationError(
+            f"parallel.{degrees[0]} and parallel.strategy=manual exclude each other: parallel.pipelines says the "
+            f"degrees. Leave parallel.{degrees[0]} out."
+        )
+
+
+def _optimizer(config: DictConfig) -> None:
+    optimizer = config.optimizer
+    if optimizer.min_lr > optimizer.lr:
+        raise ConfigurationError(
+            f"optimizer.min_lr={optimizer.min_lr:g} is above optimizer.lr={optimizer.lr:g}, where the cosine starts; "
+            "lower optimizer.min_lr or raise optimizer.lr."
+        )
+    if optimizer.decay_steps is not None and optimizer.decay_steps <= optimizer.warmup_steps:
+        raise ConfigurationError(
+            f"optimizer.decay_steps={optimizer.decay_steps} is not after optimizer.warmup_steps="
+            f"{optimizer.warmup_steps}; raise the first or lower the second."
+        )
+
+
+def _data(config: DictConfig) -> None:
+    data = config.data
+    if data.name in ("tokens", "text") and not data.path:
+        what = "file of tokens" if data.name == "tokens" else "folder of text"
+        raise ConfigurationError(f"data={data.name} needs data.path, the {what}; or use data=python_docs.")
+    if data.name == "text" and not data.tokenizer:
+        raise ConfigurationError("data=text needs data.tokenizer, a tokenizer file; or use data=python_docs.")
+    if data.name == "python_docs" and data.path:
+        raise ConfigurationError(
+            f"data.path={data.path} and data=python_docs exclude each other: that text ships with Python. Leave "
+            "data.path out, or use data=tokens."
+        )
+    if data.name == "python_docs" and config.model.vocab_size < 256:
+        raise ConfigurationError(
+            f"model.vocab_size={config.model.vocab_size} cannot hold the 256 bytes of data=python_docs; raise it to "
+            "256 or more."
+        )
+
+
+def _run(config: DictConfig) -> None:
+    name = config.run.name
+    if name is not None and not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"run.name={name}: it names a folder below run.folder, so it starts with a letter or digit and has no "
+            "slash; rename it."
+        )
+    if not config.run.folder:
+        raise ConfigurationError("run.folder is empty; name a folder, such as runs.")
+
+
+def _cluster_name(config: DictConfig) -> None:
+    if not _NAME.fullmatch(config.cluster.name):
+        raise ConfigurationError(
+            f"cluster.name={config.cluster.name}: it becomes a folder's name, so it starts with a letter or digit and "
+            "has no slash; rename it."
+        )
+
+
+def _partitions(config: DictConfig) -> None:
+    cluster = config.cluster
+    short = [name for name in _SHORT_FORM if cluster[name] is not None]
+    if cluster.partitions and short:
+        raise ConfigurationError(
+            f"cluster.{short[0]} and cluster.partitions exclude each other: the short form describes one label of "
+            f"equal nodes. Set cluster.partitions.LABEL.{short[0]} (labels: {', '.join(cluster.partitions)}), or use "
+            "+cluster=uniform."
+        )
+    for label, partition in cluster.partitions.items():
+        path = f"cluster.partitions.{label}"
+        if not _LABEL.fullmatch(str(label)):
+            raise ConfigurationError(f"{path}: a label is made of letters, digits, `_`, `-` and `.`; rename it.")
+        limit = partition.time_limit
+        if limit is not None and not _TIME_LIMIT.fullmatch(limit):
+            raise ConfigurationError(
+                f"{path}.time_limit={limit}: expected a time as Slurm writes it, such as 12:00:00, 2-00:00:00 or 90 "
+                "(minutes)."
+            )
+
+
+def _links(config: DictConfig) -> None:
+    for index, link in enumerate(config.cluster.links):
+        path = f"cluster.links.{index}"
+        if len(link.between) != 2 or link.between[0] == link.between[1]:
+            raise ConfigurationError(f"{path}.between={_text(link.between)}: expected two different fabrics.")
+        if link.bandwidth_gbps is not None and link.shared_gbps is not None:
+            raise ConfigurationError(
+                f"{path}: bandwidth_gbps (for each node) and shared_gbps (a trunk that all share) exclude each other; "
+                "keep one."
+            )
+
+
+def _rates(config: DictConfig) -> None:
+    for network, rate in config.cluster.emulate.rates.items():
+        if not rate > 0:
+            raise ConfigurationError(f"cluster.emulate.rates.{network}={rate:g}: expected a number above 0 (Gbit/s).")
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _text(values: Any) -> str:
+    return "[" + ",".join(str(value) for value in values) + "]"

@@ -1,0 +1,150 @@
+"""`python -m holmes_hpc.doctor [+cluster=NAME]`: check this machine; one line a finding, with the remedy."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from holmes_hpc import front
+from holmes_hpc.errors import HolmesError
+
+OK, NOTE, FAIL = "ok", "note", "FAIL"
+
+SLURM_SECONDS = 2.0
+"""A controller that does not answer within this is taken as absent."""
+
+MEMORY_GIB_PER_RANK = 0.5
+"""What a rank needs at least: torch, gloo and a tiny model."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found: its state (`ok`, `note`: works with less, `FAIL`), the fact, and the remedy."""
+
+    state: str
+    subject: str
+    fact: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        remedy = f" -> {self.remedy}" if self.remedy else ""
+        return f"{self.state:<5} {self.subject:<12} {self.fact}{remedy}"
+
+
+def act(config: DictConfig) -> front.Outcome:
+    """Print the findings; the exit status is 1 when something would fail."""
+    checks: list[Callable[[], Finding]] = [_python, _torch, _iproute2, _namespaces, _slurm, _processors, _memory]
+    findings = []
+    for finding in (*(check() for check in checks), *_cluster(config)):
+        findings.append(finding)
+        sys.stdout.write(f"{finding}\n")
+    return (front.FAILED if any(finding.state == FAIL for finding in findings) else 0), None
+
+
+def _python() -> Finding:
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    return Finding(OK, "python", f"{version} ({sys.executable})")
+
+
+def _torch() -> Finding:
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(FAIL, "torch", "not installed", "pip install 'torch>=2.7'")
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
+    if numbers < (2, 7):
+        return Finding(FAIL, "torch", f"{version} is too old", "pip install 'torch>=2.7'")
+    return Finding(OK, "torch", version)
+
+
+def _iproute2() -> Finding:
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+    missing = [name for name in ("ip", "tc") if shutil.which(name, path=path) is None]
+    if missing:
+        return Finding(NOTE, "iproute2", f"no {' and no '.join(missing)}: NICs cannot be emulated, runs are plain "
+                       "local processes", "install the package iproute2")
+    return Finding(OK, "iproute2", "ip and tc found")
+
+
+def _namespaces() -> Finding:
+    from holmes_hpc.emulation.namespaces import namespaces_available
+
+    available, reason = namespaces_available()
+    if available:
+        return Finding(OK, "namespaces", reason or "the emulated cluster works here")
+    return Finding(NOTE, "namespaces", f"{reason}; runs are plain local processes",
+                   "run as root, or allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1)")
+
+
+def _slurm() -> Finding:
+    program = shutil.which("sinfo")
+    if program is None:
+        return Finding(NOTE, "slurm", "no sinfo on the PATH: runs stay on this machine",
+                       "log in to a node of the cluster, or load its Slurm module")
+    try:
+        done = subprocess.run([program, "--noheader", "--format=%P"], capture_output=True, text=True,
+                              timeout=SLURM_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return Finding(NOTE, "slurm", f"the controller did not answer within {SLURM_SECONDS:g} s: runs stay here",
+                       "check with `scontrol ping`")
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"sinfo ended with {done.returncode}"])[0]
+        return Finding(NOTE, "slurm", f"the controller does not answer: {reason}", "check with `scontrol ping`")
+    partitions = sorted({line.strip().rstrip("*") for line in done.stdout.splitlines() if line.strip()})
+    return Finding(OK, "slurm", f"the controller answers; partitions: {', '.join(partitions) or 'none'}")
+
+
+def _processors() -> Finding:
+    return Finding(OK, "processors", f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}")
+
+
+def _memory() -> Finding:
+    return Finding(OK, "memory", f"{available_memory_gib():.1f} GiB available")
+
+
+def available_memory_gib(path: Path = Path("/proc/meminfo")) -> float:
+    """Return the memory that new processes can take, GiB, as the kernel estimates it."""
+    for line in path.read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) / 2**20
+    return 0.0
+
+
+def _cluster(config: DictConfig) -> Iterator[Finding]:
+    if OmegaConf.is_missing(config.cluster, "name"):
+        yield Finding(NOTE, "cluster", "none named", "add +cluster=NAME to check a cluster file too")
+        return
+    from holmes_hpc.cluster import ClusterDescription
+
+    try:
+        cluster = ClusterDescription.from_config(config.cluster)
+    except HolmesError as error:
+        yield Finding(FAIL, "cluster", str(error))
+        return
+    fabrics = ", ".join(f"{name}: {len(nodes)} nodes" for name, nodes in cluster.fabrics.items())
+    yield Finding(OK, "cluster", f"{cluster.name}: {cluster.world_size} ranks; fabrics {fabrics}")
+    needed = cluster.world_size * MEMORY_GIB_PER_RANK
+    if available_memory_gib() < needed:
+        yield Finding(NOTE, "emulation", f"{cluster.world_size} ranks on this machine need some {needed:.0f} GiB",
+                      "name a smaller cluster, or emulate it on a larger machine")
+
+
+COMMAND = front.Command("doctor", "Check this machine: one line a finding, with the remedy.", act,
+                        cluster_required=False)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    return front.main(COMMAND, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""The way into every command that composes a configuration: arguments, checks, Hydra, exit status.
+
+Hydra exits with 1 for bad overrides and accepts unknown keys written with `+`. So every job is composed and checked
+here before Hydra starts, and whatever is wrong becomes one message on stderr and exit status 2.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from holmes_hpc.config.check import check
+from holmes_hpc.config.compose import CONFIG_NAME, HYDRA_VERSION_BASE, compose, compose_sweep, register, times_as_text
+from holmes_hpc.config.folders import package_folder
+from holmes_hpc.config.help import help_text
+from holmes_hpc.errors import ConfigurationError, HolmesError
+
+FAILED = 1
+WRONG = 2
+INTERRUPTED = 130
+
+Outcome = tuple[int, float | None]
+"""What a command's action returns: its exit status, and tokens per second (None where nothing was trained)."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A verb: its name, what it does in one line, its action, and whether it needs a cluster."""
+
+    verb: str
+    summary: str
+    action: Callable[[DictConfig], Outcome]
+    cluster_required: bool = True
+
+
+@dataclass
+class _Jobs:
+    """What became of the jobs of one call: the overrides of each and its outcome."""
+
+    outcomes: list[tuple[str, Outcome]] = field(default_factory=list)
+    started: bool = False
+
+    @property
+    def status(self) -> int:
+        """The exit status of the command: that of its only job; for a sweep 1 when a job failed."""
+        statuses = [status for _, (status, _) in self.outcomes]
+        if len(statuses) == 1:
+            return statuses[0]
+        return FAILED if any(statuses) else 0
+
+
+def main(command: Command, argv: Sequence[str] | None = None) -> int:
+    """Run a command with `argv` (default: the process's arguments) and return its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    _log_to_stderr(command.verb)
+    try:
+        return _main(command, arguments)
+    except HolmesError as error:
+        return report(command.verb, error)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"holmes {command.verb}: interrupted\n")
+        return INTERRUPTED
+
+
+def complete(command: Command, argv: Sequence[str]) -> int:
+    """Let Hydra answer the shell's completion, or install it, for the program `holmes`."""
+    return _run_hydra(command, ["holmes", *argv], _Jobs())
+
+
+def report(verb: str, error: HolmesError) -> int:
+    """Write an error's message to stderr and return its exit status; with HYDRA_FULL_ERROR=1 the traceback too."""
+    if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        traceback.print_exception(error)
+    sys.stderr.write(f"holmes {verb}: {error}\n")
+    return error.exit_status
+
+
+def _main(command: Command, argv: list[str]) -> int:
+    parser = get_args_parser()
+    parser.prog, parser.usage = f"holmes {command.verb}", f"holmes {command.verb} [-m] +cluster=NAME [KEY=VALUE ...]"
+    arguments = parser.parse_intermixed_args(argv)
+    argv = [*(text for text in argv if text not in arguments.overrides), *arguments.overrides]
+    if arguments.help:
+        sys.stdout.write(help_text(command.verb, command.summary, package_folder()))
+        return 0
+    _refuse_options(arguments)
+    jobs = _Jobs()
+    if not (arguments.hydra_help or arguments.shell_completion or arguments.info):
+        _check_before(command, arguments)
+    status = _run_hydra(command, [f"holmes {command.verb}", *argv], jobs)
+    sys.stdout.flush()
+    if len(jobs.outcomes) > 1:
+        sys.stderr.write(_table(jobs))
+    return status
+
+
+def _log_to_stderr(verb: str) -> None:
+    """Send what the library logs to stderr, as the command's own words."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(f"holmes {verb}: %(message)s"))
+    logger = logging.getLogger("holmes_hpc")
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+def _refuse_options(arguments: Namespace) -> None:
+    """Refuse those of Hydra's options that would bypass the schema or the search path."""
+    if arguments.config_dir:
+        raise ConfigurationError(f"--config-dir: write hydra.searchpath=[{arguments.config_dir}] instead.")
+    for option in ("config_path", "config_name", "experimental_rerun"):
+        if getattr(arguments, option):
+            raise ConfigurationError(
+                f"--{option.replace('_', '-')} is not used here: give overrides such as +cluster=mixed, and your own "
+                "cluster files by hydra.searchpath=[FOLDER]."
+            )
+
+
+def _check_before(command: Command, arguments: Namespace) -> None:
+    """Compose and check every job before the first one starts."""
+    overrides = list(arguments.overrides)
+    required = command.cluster_required and not arguments.cfg
+    if not (arguments.multirun or any(text.strip("+").startswith("hydra.mode=MULTIRUN") for text in overrides)):
+        compose(overrides, cluster_required=required)
+        return
+    if any(text.startswith("hydra/sweeper=") for text in overrides):
+        return  # only that sweeper knows its jobs; each is checked when it starts
+    for config in compose_sweep(overrides, cluster_required=required):
+        _check_writable(Path(config.run.folder))
+
+
+def _check_writable(folder: Path) -> None:
+    """Check that Hydra can write its record of a sweep below `run.folder`."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise ConfigurationError(f"run.folder={folder}: cannot write in {existing}; name another folder.")
+
+
+def _run_hydra(command: Command, argv: list[str], jobs: _Jobs) -> int:
+    """Let Hydra take the command line `argv`, program first, and run the jobs; return the exit status."""
+
+    def task(config: DictConfig) -> float | None:
+        jobs.started = True
+        outcome = _act(command, config)
+        jobs.outcomes.append((" ".join(HydraConfig.get().overrides.task), outcome))
+        if outcome[0] == INTERRUPTED:
+            raise SystemExit(INTERRUPTED)
+        return float("nan") if outcome[0] and HydraConfig.get().mode == RunMode.MULTIRUN else outcome[1]
+
+    register()
+    decorated = hydra.main(
+        version_base=HYDRA_VERSION_BASE, config_path=str(package_folder()), config_name=CONFIG_NAME
+    )(task)
+    before, sys.argv = sys.argv, argv
+    try:
+        with times_as_text():
+            decorated()
+    except SystemExit as end:
+        if end.code == FAILED and not jobs.started:  # Hydra refused the arguments
+            return WRONG
+        return int(end.code or 0) or jobs.status
+    finally:
+        sys.argv = before
+    return jobs.status
+
+
+def _act(command: Command, config: DictConfig) -> Outcome:
+    """Check a job's configuration once more, as its sweeper made it, and act; report what a user can mend."""
+    try:
+        check(config, cluster_required=command.cluster_required)
+        return command.action(config)
+    except HolmesError as error:
+        return report(command.verb, error), None
+    except KeyboardInterrupt:
+        return INTERRUPTED, None
+    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED, None
+
+
+def _table(jobs: _Jobs) -> str:
+    rows = ["", f"{'status':>6}  {'tokens/s':>10}  overrides"]
+    for overrides, (status, tokens_per_second) in jobs.outcomes:
+        speed = "" if tokens_per_second is None else f"{tokens_per_second:.0f}"
+        rows.append(f"{status:>6}  {speed:>10}  {overrides}")
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,109 @@
+"""One pipeline stage of a decoder: a contiguous range of layers, with the embedding or head at the ends."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from holmes_hpc.architecture import Architecture
+from holmes_hpc.model.initialization import initialize
+from holmes_hpc.model.layers import DecoderLayer, build_norm, rotation_table
+
+
+class Embedding(nn.Module):
+    """The token table and, where positions are learned and this is the first stage, theirs."""
+
+    def __init__(self, architecture: Architecture, *, positions: bool) -> None:
+        super().__init__()
+        self.token = nn.Embedding(architecture.vocab_size, architecture.hidden_size)
+        self.position = (nn.Embedding(architecture.sequence_length, architecture.hidden_size)
+                         if positions else None)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the hidden states [b, s, h] of tokens [b, s]."""
+        hidden = self.token(tokens)
+        if self.position is not None:
+            hidden = hidden + self.position(torch.arange(tokens.shape[1], device=tokens.device))
+        return cast(Tensor, hidden)
+
+
+class Head(nn.Module):
+    """The last norm and the product with the vocabulary: its own table, or a tied one that is passed in."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.norm = build_norm(architecture)
+        self.output = (None if architecture.tied_embeddings
+                       else nn.Linear(architecture.hidden_size, architecture.vocab_size, bias=False))
+
+    def forward(self, hidden: Tensor, tied_weight: Tensor | None) -> Tensor:
+        """Return the logits [b, s, V] in float32."""
+        weight = tied_weight if self.output is None else self.output.weight
+        if weight is None:
+            raise ValueError("a tied head needs the token table")
+        return functional.linear(self.norm(hidden), weight).float()
+
+
+class StageModule(nn.Module):
+    """The part of a decoder that one pipeline stage computes.
+
+    `named_parameters()` gives exactly the names of `Architecture.stage_parameters`. The last stage of a tied
+    model holds `embedding.token.weight` too: the same tensor when it is also the first, else its own copy,
+    whose gradient has to be summed with the first stage's.
+    """
+
+    rotation: Tensor | None
+
+    def __init__(self, architecture: Architecture, first_layer: int, num_layers: int, *, first: bool,
+                 last: bool) -> None:
+        super().__init__()
+        self.architecture, self.first, self.last = architecture, first, last
+        self.embedding = (
+            Embedding(architecture, positions=first and architecture.position_embedding == "learned")
+            if first or (last and architecture.tied_embeddings) else None)
+        self.layers = nn.ModuleDict({str(layer): DecoderLayer(architecture)
+                                     for layer in range(first_layer, first_layer + num_layers)})
+        self.head = Head(architecture) if last else None
+        self.register_buffer("rotation", None, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run the stage.
+
+        `x`: token ids [b, s] int64 on the first stage, else hidden states [b, s, h]. Returns logits [b, s, V]
+        in float32 on the last stage, else hidden states. s may be shorter than the sequence length.
+        """
+        if self.first and self.embedding is not None:
+            x = self.embedding(x)
+        rotation = None if self.rotation is None else self.rotation[:, : x.shape[1]]
+        for layer in self.layers.values():
+            x = layer(x, rotation)
+        if self.head is None:
+            return x
+        tied = self.embedding.token.weight if self.embedding is not None else None
+        return cast(Tensor, self.head(x, tied))
+
+
+def build_stage(architecture: Architecture, first_layer: int, num_layers: int, *, first: bool, last: bool,
+                seed: int, device: torch.device | str = "cpu",
+                dtype: torch.dtype = torch.float32) -> StageModule:
+    """Return a stage with its initial weights, which depend on the seed and on names but on no layout.
+
+    On the device `meta` nothing is allocated. Raises ValueError for layers outside the model.
+    """
+    parameters = architecture.stage_parameters(first_layer, num_layers, first=first, last=last)
+    device = torch.device(device)
+    with torch.device("meta"):
+        stage = StageModule(architecture, first_layer, num_layers, first=first, last=last)
+    stage.to(dtype)
+    if architecture.position_embedding == "rotary":
+        stage.rotation = rotation_table(architecture).to(device)
+    if device.type == "meta":
+        return stage
+    for module in stage.modules():
+        for leaf, parameter in module.named_parameters(recurse=False):
+            module.register_parameter(leaf, nn.Parameter(torch.empty_like(parameter, device=device)))
+    initialize(stage, architecture, parameters, seed)
+    return stage

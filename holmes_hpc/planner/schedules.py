@@ -1,0 +1,106 @@
+"""From a plan to its schedule: the order of the work, with transfers, reductions and the optimizer around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.ordering import FORWARD, Work, gpipe_policy, one_f_one_b_policy, order_work
+from holmes_hpc.values import Action, ActionKind, Group, Pipeline, Plan, Reduction, Schedule, ScheduleChoice
+
+SCHEDULES = ("gpipe", "1f1b")
+
+
+def build_schedule(plan: Plan) -> Schedule:
+    """Return the schedule of a plan; the same plan always gives the same action lists.
+
+    Raises PlanRefusedError for a schedule that this version cannot build.
+    """
+    return make_schedule(plan.pipelines, plan.groups, plan.reductions, plan.schedule)
+
+
+def make_schedule(pipelines: Sequence[Pipeline], groups: Sequence[Group], reductions: Sequence[Reduction],
+                  choice: ScheduleChoice) -> Schedule:
+    """Return the schedule of a layout: see `build_schedule`, which takes the parts from a plan."""
+    if choice.name == "gpipe":
+        policy = gpipe_policy(pipelines)
+    elif choice.name == "1f1b":
+        policy = one_f_one_b_policy(pipelines, slow_hops(pipelines, groups), choice.warmup_extra)
+    else:
+        raise PlanRefusedError(f"parallel.schedule={choice.name}: this version cannot build it. "
+                               f"Set parallel.schedule to auto, {' or '.join(SCHEDULES)}.")
+    if choice.chunks != 1:
+        raise PlanRefusedError(f"parallel.chunks={choice.chunks}: this version has no interleaved schedule. "
+                               "Set parallel.chunks=1.")
+    return Schedule(choice.name, lower(pipelines, reductions, order_work(pipelines, policy)))
+
+
+def slow_hops(pipelines: Sequence[Pipeline], groups: Sequence[Group]) -> set[tuple[int, int]]:
+    """Return the (pipeline, stage) pairs whose hop to the next stage crosses Ethernet."""
+    slow = {group.ranks for group in groups if group.kind == "pipeline" and group.network == "ethernet"}
+    return {
+        (p, s) for p, pipeline in enumerate(pipelines) for s in range(len(pipeline.stages) - 1)
+        if edge_ranks(pipeline, s) in slow
+    }
+
+
+def edge_ranks(pipeline: Pipeline, stage: int) -> tuple[int, ...]:
+    """Return the ranks on both sides of the edge after `stage`, sorted and each once."""
+    return tuple(sorted({*pipeline.stages[stage].ranks, *pipeline.stages[stage + 1].ranks}))
+
+
+def transfers(senders: Sequence[int], receivers: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return who sends to whom between two stages: every receiver once, senders spread evenly.
+
+    Stages of equal tensor-parallel degree pair their ranks. A pair of one rank with itself needs no transfer and
+    is left out.
+    """
+    pairs = ((senders[i * len(senders) // len(receivers)], receiver) for i, receiver in enumerate(receivers))
+    return tuple((sender, receiver) for sender, receiver in pairs if sender != receiver)
+
+
+def lower(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
+          orders: Mapping[int, Sequence[Work]]) -> dict[int, tuple[Action, ...]]:
+    """Put transfers around the work, then every rank's reductions in the plan's order, then the optimizer.
+
+    A receive stands right before the work that needs it and a send right after the work that made it; between
+    stages on the same rank there is neither.
+    """
+    hops = _hops(pipelines)
+    lowered = {}
+    for rank, works in orders.items():
+        actions = [action for work in works for action in _lower_work(rank, work, hops)]
+        actions += [Action(ActionKind.REDUCE, reduction=index)
+                    for index, reduction in enumerate(reductions) if rank in reduction.owners]
+        lowered[rank] = (*actions, Action(ActionKind.OPTIMIZER))
+    return lowered
+
+
+Hops = dict[tuple[bool, int, int], tuple[tuple[int, int], ...]]
+
+
+def _hops(pipelines: Sequence[Pipeline]) -> Hops:
+    """Return the transfers after each forward (True) and each backward (False) of each stage."""
+    hops: Hops = {}
+    for p, pipeline in enumerate(pipelines):
+        for s, stage in enumerate(pipeline.stages):
+            if s + 1 < len(pipeline.stages):
+                after = pipeline.stages[s + 1].ranks
+                hops[True, p, s] = transfers(stage.ranks, after)
+                hops[False, p, s + 1] = transfers(after, stage.ranks)
+    return hops
+
+
+def _lower_work(rank: int, work: Work, hops: Hops) -> Iterator[Action]:
+    kind, p, s, microbatch = work
+    forward = kind == FORWARD
+    compute = ActionKind.FORWARD if forward else ActionKind.BACKWARD
+    receive = ActionKind.RECEIVE_ACTIVATION if forward else ActionKind.RECEIVE_GRADIENT
+    send = ActionKind.SEND_ACTIVATION if forward else ActionKind.SEND_GRADIENT
+    for sender, receiver in hops.get((forward, p, s - 1 if forward else s + 1), ()):
+        if receiver == rank:
+            yield Action(receive, p, s, microbatch, sender)
+    yield Action(compute, p, s, microbatch)
+    for sender, receiver in hops.get((forward, p, s), ()):
+        if sender == rank:
+            yield Action(send, p, s, microbatch, receiver)

@@ -1,0 +1,150 @@
+"""Whether a schedule is right: complete, executable, its sends matched; and how many activations it keeps alive."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from holmes_hpc.values import Action, ActionKind, Pipeline, Reduction, Schedule
+
+_SENDS = {ActionKind.SEND_ACTIVATION: ActionKind.RECEIVE_ACTIVATION,
+          ActionKind.SEND_GRADIENT: ActionKind.RECEIVE_GRADIENT}
+_RECEIVES = set(_SENDS.values())
+Message = tuple[ActionKind, int, int, int, int, int]
+
+
+def schedule_problems(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
+                      schedule: Schedule) -> list[str]:
+    """Return what is wrong with a schedule, in words; an empty list means that it can be executed."""
+    return [*_missing_work(pipelines, schedule), *_wrong_reductions(reductions, schedule),
+            *_execute(pipelines, reductions, schedule)]
+
+
+def peak_in_flight(schedule: Schedule) -> dict[tuple[int, int, int], int]:
+    """Return the most micro-batches alive at a time, by (rank, pipeline, stage), when that rank's sum is largest.
+
+    A micro-batch lives from its forward to the end of its backward.
+    """
+    peaks: dict[tuple[int, int, int], int] = {}
+    for rank, actions in schedule.actions.items():
+        alive: Counter[tuple[int, int, int]] = Counter()
+        best: Counter[tuple[int, int, int]] = Counter()
+        total = most = 0
+        for action in actions:
+            if action.kind is ActionKind.FORWARD:
+                alive[rank, action.pipeline, action.stage] += 1
+                total += 1
+                if total > most:
+                    most, best = total, alive.copy()
+            elif action.kind is ActionKind.BACKWARD:
+                alive[rank, action.pipeline, action.stage] -= 1
+                total -= 1
+        peaks.update(best)
+    return peaks
+
+
+def _missing_work(pipelines: Sequence[Pipeline], schedule: Schedule) -> list[str]:
+    """Every forward and backward stands exactly once on every rank of its stage, and nowhere else."""
+    expected = {
+        (rank, kind, p, s, microbatch)
+        for p, pipeline in enumerate(pipelines)
+        for s, stage in enumerate(pipeline.stages)
+        for rank in stage.ranks
+        for microbatch in range(pipeline.microbatches)
+        for kind in (ActionKind.FORWARD, ActionKind.BACKWARD)
+    }
+    found = Counter(
+        (rank, action.kind, action.pipeline, action.stage, action.microbatch)
+        for rank, actions in schedule.actions.items() for action in actions
+        if action.kind in (ActionKind.FORWARD, ActionKind.BACKWARD)
+    )
+    problems = [f"rank {key[0]} runs {_name(key)} {count} times" for key, count in found.items() if count > 1]
+    problems += [f"rank {key[0]} never runs {_name(key)}" for key in sorted(expected - set(found))]
+    return problems + [f"rank {key[0]} runs {_name(key)}, which is not its work"
+                       for key in sorted(set(found) - expected)]
+
+
+def _name(key: tuple[int, ActionKind, int, int, int]) -> str:
+    return str(Action(*key[1:]))
+
+
+def _wrong_reductions(reductions: Sequence[Reduction], schedule: Schedule) -> list[str]:
+    """Every owner reduces what it owns once, in the plan's order, and ends with the optimizer."""
+    problems = []
+    for rank, actions in schedule.actions.items():
+        expected = [i for i, reduction in enumerate(reductions) if rank in reduction.owners]
+        found = [action.reduction for action in actions if action.kind is ActionKind.REDUCE]
+        if found != expected:
+            problems.append(f"rank {rank} reduces {found}, and owns {expected}")
+        if [str(action) for action in actions].count("O") != 1 or str(actions[-1]) != "O":
+            problems.append(f"rank {rank} does not end with its one optimizer step")
+    return problems
+
+
+def _execute(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction], schedule: Schedule) -> list[str]:
+    """Run the action lists with tokens for messages: whatever cannot go on is stuck."""
+    position = dict.fromkeys(schedule.actions, 0)
+    messages: Counter[Message] = Counter()
+    done: set[tuple[int, ActionKind, int, int, int]] = set()
+    arrived: Counter[int] = Counter()
+    entered: set[tuple[int, int]] = set()
+    moving = True
+    while moving:
+        moving = False
+        for rank, actions in schedule.actions.items():
+            while position[rank] < len(actions):
+                action = actions[position[rank]]
+                if action.kind is ActionKind.REDUCE and (rank, action.reduction) not in entered:
+                    entered.add((rank, action.reduction))
+                    arrived[action.reduction] += 1
+                    moving = True
+                if not _can_run(rank, action, pipelines, reductions, messages, done, arrived):
+                    break
+                _run(rank, action, messages, done)
+                position[rank] += 1
+                moving = True
+    stuck = [f"rank {rank} waits for ever at {schedule.actions[rank][at]}"
+             for rank, at in position.items() if at < len(schedule.actions[rank])]
+    return stuck + [f"message {message} is never received" for message, count in messages.items() if count]
+
+
+def _can_run(rank: int, action: Action, pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
+             messages: Counter[Message], done: set[tuple[int, ActionKind, int, int, int]],
+             arrived: Counter[int]) -> bool:
+    p, s, microbatch = action.pipeline, action.stage, action.microbatch
+    if action.kind in _RECEIVES:
+        return messages[action.kind, p, s, microbatch, action.peer, rank] > 0
+    if action.kind is ActionKind.REDUCE:
+        return arrived[action.reduction] == len(reductions[action.reduction].owners)
+    if action.kind is ActionKind.FORWARD:
+        return s == 0 or _has_input(rank, action, pipelines[p].stages[s - 1].ranks, done)
+    if action.kind is ActionKind.BACKWARD:
+        last = s == len(pipelines[p].stages) - 1
+        own = (rank, ActionKind.FORWARD, p, s, microbatch) in done
+        return own and (last or _has_input(rank, action, pipelines[p].stages[s + 1].ranks, done))
+    if action.kind in _SENDS:
+        made = ActionKind.FORWARD if action.kind is ActionKind.SEND_ACTIVATION else ActionKind.BACKWARD
+        return (rank, made, p, s, microbatch) in done
+    return True
+
+
+def _has_input(rank: int, action: Action, neighbours: Sequence[int],
+               done: set[tuple[int, ActionKind, int, int, int]]) -> bool:
+    """The input is here when it was received, or when the neighbouring stage ran on this rank."""
+    forward = action.kind is ActionKind.FORWARD
+    receive = ActionKind.RECEIVE_ACTIVATION if forward else ActionKind.RECEIVE_GRADIENT
+    if (rank, receive, action.pipeline, action.stage, action.microbatch) in done:
+        return True
+    other = action.stage - 1 if forward else action.stage + 1
+    return rank in neighbours and (rank, action.kind, action.pipeline, other, action.microbatch) in done
+
+
+def _run(rank: int, action: Action, messages: Counter[Message],
+         done: set[tuple[int, ActionKind, int, int, int]]) -> None:
+    p, s, microbatch = action.pipeline, action.stage, action.microbatch
+    if action.kind in _SENDS:
+        to = s + 1 if action.kind is ActionKind.SEND_ACTIVATION else s - 1
+        messages[_SENDS[action.kind], p, to, microbatch, rank, action.peer] += 1
+    elif action.kind in _RECEIVES:
+        messages[action.kind, p, s, microbatch, action.peer, rank] -= 1
+    done.add((rank, action.kind, p, s, microbatch))

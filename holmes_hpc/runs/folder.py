@@ -1,0 +1,154 @@
+"""The layout of a run folder: `<base>/<run name>/<id>/` and the names in it."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.runs.files import storage_error, write_json_atomic, write_text_atomic
+from holmes_hpc.runs.metrics import MetricsWriter
+
+__all__ = ["RunFolder", "new_run_id", "write_json_atomic"]
+
+_RANDOM_CHARACTERS = string.ascii_lowercase + string.digits
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run on disk; the attributes name its files, which may not exist yet."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, base: Path, name: str) -> RunFolder:
+        """Make a new run folder with its sub-folders and return it.
+
+        Raises ConfigurationError for a name that is no single folder name or a place that cannot be written,
+        and RunFailedError where the disk is full.
+        """
+        if name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise ConfigurationError(f"run.name={name!r} cannot name a folder; use a word without `/`, "
+                                     f"such as run.name=first_try")
+        parent = Path(base).expanduser().absolute() / name
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            folder = cls(_make_unique(parent))
+            for part in (folder.ranks, folder.logs, folder.checkpoints):
+                part.mkdir()
+        except OSError as error:
+            raise storage_error(Path(error.filename or parent), error) from error
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Return the run folder at `path`; raises ConfigurationError where there is none."""
+        folder = cls(Path(path).expanduser().absolute())
+        if not folder.path.is_dir():
+            raise ConfigurationError(f"{folder.path} is no run folder: it does not exist; name a folder "
+                                     f"such as runs/mixed/{new_run_id()}")
+        if not any(known.exists() for known in (folder.config_path, folder.job_path, folder.metrics_path,
+                                                folder.result_path, folder.ranks)):
+            raise ConfigurationError(f"{folder.path} is no run folder: it has neither config.yaml nor "
+                                     f"job.json; name the folder of one run, two levels below run.folder")
+        return folder
+
+    @property
+    def id(self) -> str:
+        """The run's id: the UTC time of its start and four random characters."""
+        return self.path.name
+
+    @property
+    def name(self) -> str:
+        """The run's name (`run.name`)."""
+        return self.path.parent.name
+
+    @property
+    def config_path(self) -> Path:
+        """The composed configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def plan_path(self) -> Path:
+        """The newest plan."""
+        return self.path / "plan.json"
+
+    @property
+    def job_path(self) -> Path:
+        """Which processes and which Slurm job belong to the run."""
+        return self.path / "job.json"
+
+    @property
+    def metrics_path(self) -> Path:
+        """One object for each step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def result_path(self) -> Path:
+        """How the run ended; missing while it runs."""
+        return self.path / "result.json"
+
+    @property
+    def ranks(self) -> Path:
+        """The folder of the ranks' timelines and errors."""
+        return self.path / "ranks"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the ranks' output."""
+        return self.path / "logs"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    def log_path(self, rank: int) -> Path:
+        """Return the file of a rank's output and error output."""
+        return self.logs / f"rank-{rank}.log"
+
+    def timeline_path(self, rank: int) -> Path:
+        """Return the file of a rank's measured actions."""
+        return self.ranks / f"rank-{rank}.jsonl"
+
+    def rank_error_path(self, rank: int) -> Path:
+        """Return the file in which a rank that fails says why."""
+        return self.ranks / f"rank-{rank}.error.json"
+
+    def restart_plan_path(self, restart: int) -> Path:
+        """Return the file of the plan that the run made at its restart with this number (from 0)."""
+        return self.path / f"plan-{restart}.json"
+
+    def write_json(self, path: Path, value: Any) -> None:
+        """Write a JSON file of this run whole; raises as `files.storage_error` says."""
+        write_json_atomic(path, value)
+
+    def write_text(self, path: Path, text: str) -> None:
+        """Write a text file of this run whole; raises as `files.storage_error` says."""
+        write_text_atomic(path, text)
+
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        """Append one step to metrics.jsonl; raises as `files.storage_error` says."""
+        with MetricsWriter(self.metrics_path) as writer:
+            writer.write(record)
+
+
+def new_run_id() -> str:
+    """Return an id such as 20261129-201530-x7k2, which sorts by time."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    return f"{stamp}-{''.join(secrets.choice(_RANDOM_CHARACTERS) for _ in range(4))}"
+
+
+def _make_unique(parent: Path) -> Path:
+    while True:
+        path = parent / new_run_id()
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path

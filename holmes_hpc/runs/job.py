@@ -1,0 +1,124 @@
+"""job.json: which processes and which Slurm job belong to a run, and what was started."""
+
+from __future__ import annotations
+
+import os
+import platform
+import pwd
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from holmes_hpc import __version__
+from holmes_hpc.runs.files import read_json, write_json_atomic
+from holmes_hpc.runs.folder import RunFolder
+
+_PACKAGES = ("torch", "hydra-core", "omegaconf", "submitit", "pandas", "numpy")
+_GIT_SECONDS = 5.0
+
+
+def write_job(folder: RunFolder, ranks: Sequence[tuple[int, str, int | None]] = (), *,
+              command: Sequence[str] | None = None, emulated: bool | None = None,
+              job_id: str | None = None, components: Sequence[Mapping[str, Any]] = (),
+              restarts: int = 0) -> None:
+    """Write job.json for the calling process, the run's main process.
+
+    `ranks` holds (rank, node, pid as seen from outside or None); `job_id` and `components` are Slurm's;
+    `command` defaults to this process's arguments. A later call by the same process replaces the ranks alone.
+    Make the first before ranks start, so that a run that is killed while it starts can be healed. No
+    environment is recorded. Raises as `files.storage_error` says.
+    """
+    rows = [{"rank": rank, "node": node, "pid": pid} for rank, node, pid in ranks]
+    job = read_json(folder.job_path)
+    pid, start = os.getpid(), process_start(os.getpid())
+    if isinstance(job, dict) and (job.get("main_pid"), job.get("main_start")) == (pid, start):
+        write_json_atomic(folder.job_path, {**job, "ranks": rows})
+        return
+    write_json_atomic(folder.job_path, {
+        "job_id": job_id,
+        "components": list(components),
+        "restarts": restarts,
+        "ranks": rows,
+        "emulated": emulated,
+        "main_pid": pid,
+        "main_start": start,
+        "host": socket.gethostname(),
+        "user": _user_name(),
+        "command": list(sys.argv if command is None else command),
+        "folder": os.getcwd(),
+        "versions": _versions(),
+        "git": git_state(Path.cwd()),
+    })
+
+
+def process_start(pid: int) -> int | None:
+    """Return when a living process started, in clock ticks after boot; None where it is dead or hidden.
+
+    A pid is used again after its process ended; pid and start together are not (proc_pid_stat(5), field 22).
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # The name in field 2 may hold spaces and brackets: count from the last bracket on, where field 3 begins.
+    fields = stat[stat.rindex(b")") + 2:].split()
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def main_is_alive(job: Mapping[str, Any]) -> bool | None:
+    """Say whether the main process of a job.json lives; None where this host cannot know."""
+    pid = job.get("main_pid")
+    if job.get("host") != socket.gethostname() or not isinstance(pid, int) or pid <= 0:
+        return None
+    start = process_start(pid)
+    if start is not None:
+        return start == job.get("main_start")
+    return False if Path(f"/proc/{pid}").exists() else _may_be_hidden(pid)
+
+
+def _may_be_hidden(pid: int) -> bool:
+    """Say whether a process lives that /proc does not show, as other users' with `hidepid`."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return Path(f"/proc/{pid}").exists()
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """Return commit, branch and whether tracked files were changed, or None outside a git repository."""
+    try:
+        done = subprocess.run(["git", "--no-optional-locks", "-C", str(folder), "status", "--porcelain=v2",
+                               "--branch", "--untracked-files=no"], stdin=subprocess.DEVNULL, check=False,
+                              capture_output=True, text=True, errors="replace", timeout=_GIT_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode != 0:
+        return None
+    lines = done.stdout.splitlines()
+    headers = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# "))
+    return {"commit": headers.get("branch.oid"), "branch": headers.get("branch.head"),
+            "changed": any(not line.startswith("# ") for line in lines)}
+
+
+def _versions() -> dict[str, str]:
+    versions = {"holmes_hpc": __version__, "python": platform.python_version(), "kernel": platform.release()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _user_name() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

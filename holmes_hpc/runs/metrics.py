@@ -1,0 +1,76 @@
+"""metrics.jsonl and the ranks' timelines: one JSON object a line, appended while the run goes on."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from holmes_hpc.runs.files import finite, storage_error
+
+
+class MetricsWriter:
+    """Appends records to a file, each with one write, so that a reader sees whole lines.
+
+    A line that a killed writer left torn is ended first. Raises as `files.storage_error` says.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            if _is_torn(self._descriptor):
+                os.write(self._descriptor, b"\n")
+        except OSError as error:
+            raise storage_error(path, error) from error
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append one record; NaN and infinities become null."""
+        line = (json.dumps(finite(record)) + "\n").encode()
+        try:
+            if os.write(self._descriptor, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise storage_error(self.path, error) from error
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> MetricsWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a file of JSON lines, in order; [] where it is missing.
+
+    Torn lines, which a killed writer leaves, are left out.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    records = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records
+
+
+def _is_torn(descriptor: int) -> bool:
+    size = os.fstat(descriptor).st_size
+    return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"

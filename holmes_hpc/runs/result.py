@@ -1,0 +1,99 @@
+"""result.json: how a run ended; and the healing of runs that ended without writing it."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from pathlib import Path
+from typing import Any
+
+from holmes_hpc.errors import HolmesError
+from holmes_hpc.runs.files import read_json, write_json_atomic
+from holmes_hpc.runs.folder import RunFolder
+from holmes_hpc.runs.job import main_is_alive
+from holmes_hpc.runs.metrics import read_json_lines
+
+STATUSES = ("completed", "preempted", "failed")
+WARMUP_STEPS = 3
+"""First steps that the median of the speed leaves out."""
+
+_log = logging.getLogger(__name__)
+
+
+def write_result(folder: RunFolder, status: str, *, error: str | None, emulated: bool,
+                 steps: int | None = None, tokens_per_second_median: float | None = None,
+                 final_loss: float | None = None) -> None:
+    """Write result.json; `status` is completed, preempted or failed, `error` None unless it failed.
+
+    Steps, speed and loss that are not given are taken from metrics.jsonl; the median leaves out the first
+    steps (3, or half of a short run), which warm up. Raises ValueError for another status, else as
+    `files.storage_error` says.
+    """
+    if status not in STATUSES:
+        raise ValueError(f"status {status!r} is none of {', '.join(STATUSES)}")
+    records = read_metrics(folder)
+    last = records[-1] if records else {}
+    if tokens_per_second_median is None:
+        tokens_per_second_median = _median_speed(records)
+    write_json_atomic(folder.result_path, {
+        "status": status,
+        "steps": int(last.get("step") or 0) if steps is None else steps,
+        "tokens_per_second_median": tokens_per_second_median,
+        "final_loss": last.get("loss") if final_loss is None else final_loss,
+        "error": error,
+        "emulated": emulated,
+    })
+
+
+def read_metrics(folder: RunFolder) -> list[dict[str, Any]]:
+    """Return the records of metrics.jsonl in the order written; [] before the first step.
+
+    After a resume a step may be there twice; the later record holds.
+    """
+    return read_json_lines(folder.metrics_path)
+
+
+def _median_speed(records: list[dict[str, Any]]) -> float | None:
+    by_step = {record.get("step"): record.get("tokens_per_second") for record in records}
+    speeds = [speed for speed in by_step.values() if isinstance(speed, int | float)]
+    measured = speeds[min(WARMUP_STEPS, len(speeds) // 2):]
+    return statistics.median(measured) if measured else None
+
+
+def read_result(folder: RunFolder) -> dict[str, Any] | None:
+    """Return result.json, or None where the run has not ended."""
+    result = read_json(folder.result_path)
+    return result if isinstance(result, dict) else None
+
+
+def heal(base: Path) -> list[RunFolder]:
+    """Write `failed` for the runs under `base` whose main process died without a result; return them.
+
+    Left alone: runs that go on, Slurm jobs (Slurm knows their state), runs of another host, and folders that
+    cannot be read or written.
+    """
+    healed = []
+    for job_path in sorted(Path(base).expanduser().glob("*/*/job.json")):
+        folder = RunFolder(job_path.parent)
+        job = read_json(job_path)
+        if folder.result_path.exists() or not isinstance(job, dict) or job.get("job_id") is not None:
+            continue
+        if main_is_alive(job) is not False or folder.result_path.exists():
+            continue  # asked again: the run may have written it and ended between the two questions
+        try:
+            _write_failed(folder, job)
+        except (HolmesError, OSError) as error:
+            _log.debug("%s was not healed: %s", folder.path, error)
+            continue
+        healed.append(folder)
+    return healed
+
+
+def _write_failed(folder: RunFolder, job: dict[str, Any]) -> None:
+    emulated = job.get("emulated")
+    if emulated is None:
+        emulated = any(record.get("emulated") for record in read_metrics(folder))
+    write_result(
+        folder, "failed", emulated=bool(emulated),
+        error=f"the main process (pid {job['main_pid']} on {job['host']}) ended without writing a result, as "
+              f"after kill -9 or a power failure; the run's processes ended with it. Start the run again")

@@ -1,0 +1,122 @@
+import subprocess
+import sys
+
+import pytest
+from omegaconf import OmegaConf
+
+from holmes_hpc.cluster import ClusterDescription, LinkRate, Machine
+from holmes_hpc.cluster.host import host_memory_gib, measured_matmul_gflops, measured_speed
+from holmes_hpc.config.schema import Cluster
+from holmes_hpc.errors import ConfigurationError, NetworkError, RunFailedError
+
+TEXT = """
+name: mixed
+partitions:
+  ib: {nodes: 2, gpus_per_node: 8, gpu: a100-80g, nic: hdr200, nics_per_node: 4}
+  roce: {nodes: 2, gpus_per_node: 8, gpu: v100, nic: roce100, nics_per_node: 2, ethernet_gbps: 10}
+"""
+
+
+def read(text=TEXT):
+    return ClusterDescription.from_config(
+        OmegaConf.merge(OmegaConf.structured(Cluster), OmegaConf.create(text))
+    )
+
+
+def test_described():
+    machine = Machine.described(read())
+    ib, ib_too, roce, _ = machine.cluster.nodes
+    assert (machine.label, machine.oversubscription) == ("described", 1.0)
+    assert (machine.tflops(ib, "bfloat16"), machine.tflops(roce, "float16")) == (312, 125)
+    assert (machine.memory_gib(ib), machine.memory_gib(roce)) == (80, 32)
+    assert machine.link("ib", ib, ib_too) == LinkRate(200, 1.1)
+    assert machine.link("ethernet", ib, roce) == LinkRate(10, 30)
+    assert machine.link("ethernet", ib, ib_too) == LinkRate(25, 30)
+    assert machine.link("local", ib, ib).bandwidth_gbps == 2400
+    assert machine.node_bandwidth_gbps(ib, "ib") == 800
+    assert machine.node_bandwidth_gbps(roce, "roce") == 200
+    assert machine.node_bandwidth_gbps(roce, "ethernet") == 10
+    assert machine.trunk_gbps("ib", "roce") is None
+
+
+def test_what_the_hardware_lacks_is_refused():
+    machine = Machine.described(read())
+    ib, _, roce, _ = machine.cluster.nodes
+    with pytest.raises(
+        ConfigurationError, match="train.precision=bfloat16: the GPU v100 of roce/0 .*float16"
+    ):
+        machine.tflops(roce, "bfloat16")
+    with pytest.raises(NetworkError, match="ib/0 .*roce/0 .*'ib'"):
+        machine.link("ib", ib, roce)
+    with pytest.raises(NetworkError):
+        machine.node_bandwidth_gbps(roce, "ib")
+    with pytest.raises(NetworkError):
+        machine.link("local", ib, roce)
+
+
+@pytest.mark.parametrize(
+    ("link", "rate", "trunk"),
+    [
+        ("bandwidth_gbps: 5, latency_us: 900", LinkRate(5, 900), None),
+        ("bandwidth_gbps: 50", LinkRate(50, 30), None),
+        ("shared_gbps: 4", LinkRate(4, 30), 4),
+        ("shared_gbps: 100", LinkRate(10, 30), 100),
+        ("latency_us: 20000", LinkRate(10, 20000), None),
+    ],
+)
+def test_links_between_fabrics(link, rate, trunk):
+    machine = Machine.described(read(TEXT + f"links: [{{between: [ib, roce], {link}}}]"))
+    ib, ib_too, roce, _ = machine.cluster.nodes
+    assert machine.link("ethernet", roce, ib) == rate
+    assert machine.link("ethernet", ib, ib_too) == LinkRate(25, 30)
+    assert machine.trunk_gbps("roce", "ib") == trunk
+
+
+def test_emulated_with_real_compute():
+    machine = Machine.emulated(read(TEXT + "emulate: {rates: {ib: 1.5, ethernet: 0.1}}"), cores=2)
+    ib, ib_too, roce, roce_too = machine.cluster.nodes
+    assert (machine.label, machine.oversubscription) == ("emulated", 16.0)
+    assert machine.tflops(ib, "float32") == pytest.approx(measured_matmul_gflops() / 1000)
+    assert machine.tflops(ib, "float32") == machine.tflops(roce, "bfloat16")
+    assert machine.memory_gib(ib) == pytest.approx(host_memory_gib() / 32)
+    assert machine.link("ib", ib, ib_too).bandwidth_gbps == 1.5
+    assert machine.link("roce", roce, roce_too).bandwidth_gbps == 2.0
+    assert machine.link("ethernet", ib, roce).bandwidth_gbps == 0.1
+    assert machine.node_bandwidth_gbps(ib, "ib") == 1.5
+    with pytest.raises(NetworkError):
+        machine.link("ib", ib, roce)
+
+
+def test_plain_local_processes_have_one_network():
+    machine = Machine.emulated(read(), cores=64, shaped=False)
+    ib, _, roce, _ = machine.cluster.nodes
+    assert machine.oversubscription == 1.0
+    assert machine.link("ethernet", ib, roce) == machine.link("local", ib, ib)
+
+
+def test_the_wind_tunnel_prices_the_described_cluster():
+    machine = Machine.emulated(read(TEXT + "emulate: {compute: timed, scale: 40}"), cores=2)
+    ib, ib_too, *_ = machine.cluster.nodes
+    assert (machine.label, machine.oversubscription) == ("emulated", 1.0)
+    assert machine.tflops(ib, "float16") == 312
+    assert machine.link("ib", ib, ib_too).bandwidth_gbps == 200
+
+
+def test_a_described_cpu_shares_the_memory_of_its_node():
+    text = "{name: laptop, partitions: {a: {nodes: 1, gpus_per_node: 4, gpu: cpu, nic: eth10}}}"
+    machine = Machine.described(read(text))
+    assert machine.memory_gib(machine.cluster.nodes[0]) == pytest.approx(host_memory_gib() / 4)
+
+
+def test_a_failed_measurement_is_told(monkeypatch):
+    measured_speed.cache_clear()
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    with pytest.raises(RunFailedError, match="could not be measured"):
+        measured_speed()
+    measured_speed.cache_clear()
+
+
+def test_the_floor_loads_no_torch():
+    code = "import sys, holmes_hpc.cluster; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
