@@ -143,11 +143,15 @@ def test_an_urgent_job_preempts_after_a_signal_and_the_job_is_requeued(slurm: Sl
 def test_a_node_that_dies_ends_its_job_and_comes_back(slurm: SlurmCluster) -> None:
     job = slurm.sbatch(RESTARTS, "--partition=roce", "--nodes=2", "--output=died.out", "--open-mode=append")
     slurm.wait_for(job, ["RUNNING"])
+    time.sleep(0.5)
     slurm.fail_node("roce-2")
     slurm.run("scontrol update nodename=roce-2 state=down reason=died")
     slurm.start_node("roce-2")
     assert slurm.wait_for(job, ["COMPLETED"]) == ["COMPLETED"]
-    assert "DUE TO NODE FAILURE" in (slurm.shared / "died.out").read_text()
+    output = (slurm.shared / "died.out").read_text().splitlines()
+    assert output[0] == "start 0"
+    assert "srun: error: Node failure on roce-2" in output
+    assert output[-1] == "start 1"
 
 
 def test_two_clusters_stand_side_by_side(make_slurm: MakeSlurm) -> None:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from tests.slurm_cluster.cluster import ORDINARY_USER, enter, start_cluster
-from tests.slurm_cluster.daemons import StartFailed
+from tests.slurm_cluster.daemons import StartFailedError
 from tests.slurm_cluster.settings import HEAD, ClusterSettings, tree_folder
 
 _STATE = "cluster.json"
@@ -66,7 +66,7 @@ def _keep(settings: ClusterSettings, shared: Path, writer: int) -> int:
         os.dup2(null, descriptor)
     try:
         cluster = start_cluster(settings, shared)
-    except StartFailed as error:
+    except StartFailedError as error:
         os.write(writer, json.dumps([str(error), 1]).encode() + b"\n")
         return 1
     state = {"keeper": os.getpid(), "started": _start_time(os.getpid()), "holders": cluster.holders}
@@ -103,7 +103,7 @@ def _shell(arguments: argparse.Namespace) -> int:
                    "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     line = enter(state["holders"][arguments.machine], arguments.words or ["bash"], folder=arguments.shared,
                  user=ORDINARY_USER if arguments.user else 0, environment=environment)
-    os.execvp(line[0], line)
+    return os.execvp(line[0], line)
 
 
 def _running(shared: Path) -> dict | None:

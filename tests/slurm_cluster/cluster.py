@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holmes_hpc.emulation.world import World, children, start_world
+from holmes_hpc.emulation.world import World, start_world
 from tests.slurm_cluster.available import unavailable_reason
-from tests.slurm_cluster.daemons import BASE, SEARCH_PATH, StartFailed, run_cluster
+from tests.slurm_cluster.daemons import BASE, SEARCH_PATH, StartFailedError, run_cluster
 from tests.slurm_cluster.settings import HEAD, ClusterSettings
 
 ORDINARY_USER = 65534  # nobody, in Debian as elsewhere
@@ -33,7 +33,7 @@ class Finished:
     stderr: str
 
 
-class CommandFailed(AssertionError):
+class CommandFailedError(AssertionError):
     """A command on the cluster ended with another status than 0, or not in time."""
 
 
@@ -50,13 +50,13 @@ def enter(holder: int, words: Sequence[str], *, user: int, folder: Path,
 
 
 def start_cluster(settings: ClusterSettings, shared: Path) -> SlurmCluster:
-    """Start a cluster whose machines share the folder `shared`; raises StartFailed, with the reason.
+    """Start a cluster whose machines share the folder `shared`; raises StartFailedError, with the reason.
 
     The cluster dies with the calling process, however that ends. Call it from the main thread.
     """
     reason = unavailable_reason(settings)
     if reason:
-        raise StartFailed(reason)
+        raise StartFailedError(reason)
     shared.mkdir(parents=True, exist_ok=True)
     shared.chmod(0o1777)
     world = start_world(settings.network, lambda context: run_cluster(context, settings, shared))
@@ -68,11 +68,11 @@ def start_cluster(settings: ClusterSettings, shared: Path) -> SlurmCluster:
                 return SlurmCluster(settings, shared.resolve(), world,
                                     {name: pids[inner] for name, inner in event["holders"].items()})
             world.kill()
-            raise StartFailed(event["message"])
+            raise StartFailedError(event["message"])
         if world.events_ended:
             break
     world.kill()
-    raise StartFailed("the cluster ended, or did not come up, without a reason")
+    raise StartFailedError("the cluster ended, or did not come up, without a reason")
 
 
 class SlurmCluster:
@@ -112,14 +112,14 @@ class SlurmCluster:
     def run(self, command: str | Sequence[str], machine: str = HEAD, *, user: int = 0, cwd: Path | None = None,
             environment: Mapping[str, str] | None = None, timeout_seconds: float = 60.0, stdin: str = "",
             check: bool = True) -> Finished:
-        """Run a command on a machine to its end; raises CommandFailed where `check` and it failed."""
+        """Run a command on a machine to its end; raises CommandFailedError where `check` and it failed."""
         line = self.command_line(command, machine, user=user, cwd=cwd, environment=environment,
                                  timeout_seconds=timeout_seconds)
         done = subprocess.run(line, input=stdin, capture_output=True, text=True, check=False,
                               timeout=timeout_seconds + 10)
         if check and done.returncode != 0:
             shown = command if isinstance(command, str) else shlex.join(command)
-            raise CommandFailed(f"{shown!r} on {machine} ended with {done.returncode}\n{done.stdout}{done.stderr}")
+            raise CommandFailedError(f"{shown!r} on {machine} ended with {done.returncode}\n{done.stdout}{done.stderr}")
         return Finished(done.returncode, done.stdout, done.stderr)
 
     def sbatch(self, script: str, *arguments: str, user: int = 0, cwd: Path | None = None,
@@ -148,7 +148,7 @@ class SlurmCluster:
             if found and wanted.issuperset(found):
                 return found
             if time.monotonic() > deadline:
-                raise CommandFailed(f"job {job} is {found}, not in {sorted(wanted)}, after {timeout_seconds:g} s")
+                raise CommandFailedError(f"job {job} is {found}, not in {sorted(wanted)}, after {timeout_seconds:g} s")
             time.sleep(0.1)
 
     def sacct(self, job: int, fields: Sequence[str] = ("JobID", "State", "ExitCode")) -> str:

@@ -101,7 +101,8 @@ def _partitions(settings: ClusterSettings) -> list[str]:
 def _topology(settings: ClusterSettings) -> str:
     families = [family for family in ("ib", "roce") if settings.of_family(family)]
     leaves = [f"SwitchName={family}-sw Nodes={_names(settings.of_family(family))}" for family in families]
-    return "\n".join([*leaves, f"SwitchName=eth-core Switches={','.join(f'{family}-sw' for family in families)}"]) + "\n"
+    core = f"SwitchName=eth-core Switches={','.join(f'{family}-sw' for family in families)}"
+    return "\n".join([*leaves, core]) + "\n"
 
 
 def _gres(settings: ClusterSettings, base: Path) -> str:

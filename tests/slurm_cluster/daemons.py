@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from holmes_hpc.emulation import system_calls
 from holmes_hpc.emulation.context import WorldContext
 from tests.slurm_cluster.configuration import CLUSTER_NAME, DATABASE, DATABASE_PASSWORD, write_configuration
 from tests.slurm_cluster.mounts import enter_file_system
@@ -30,7 +29,7 @@ _MARIADB_OPTIONS = ("--skip-networking", "--innodb-buffer-pool-size=64M", "--inn
                     "--performance-schema=OFF")
 
 
-class StartFailed(RuntimeError):
+class StartFailedError(RuntimeError):
     """A daemon did not come up; the message holds the ends of the logs."""
 
 
@@ -40,7 +39,7 @@ def run_cluster(context: WorldContext, settings: ClusterSettings, shared: Path) 
     os.environ.pop("SLURM_CONF", None)
     try:
         machines = _start(context, settings, shared)
-    except (OSError, subprocess.SubprocessError, StartFailed) as error:
+    except (OSError, subprocess.SubprocessError, StartFailedError) as error:
         context.send({"event": "failed", "message": f"{error}\n{_log_ends()}"})
         return 1
     context.send({"event": "ready", "holders": {name: machine.pid for name, machine in machines.items()}})
@@ -55,18 +54,16 @@ class _Machine:
     """The head or a node, as init reaches it."""
 
     def __init__(self, name: str, network: int) -> None:
-        def join() -> None:
-            system_calls.join_network(network)
-
         self.name = name
-        self._holder = subprocess.Popen(["unshare", "--uts", "--ipc", "--mount", "sh", "-c", _HOLD, name],
-                                        preexec_fn=join, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        line = ["nsenter", f"--net=/proc/self/fd/{network}", "unshare", "--uts", "--ipc", "--mount", "sh", "-c", _HOLD]
+        self._holder = subprocess.Popen([*line, name], pass_fds=[network], stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE)
         self.pid = self._holder.pid
 
     def wait_until_ready(self) -> None:
         assert self._holder.stdout is not None
         if self._holder.stdout.readline() != b"ready\n":
-            raise StartFailed(f"the machine {self.name} could not be made")
+            raise StartFailedError(f"the machine {self.name} could not be made")
 
     def run(self, *command: str, timeout_seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*self._enter(), *command], capture_output=True, text=True, check=False,
@@ -83,7 +80,7 @@ class _Machine:
             done = subprocess.run([*self._enter(), *command], stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
                                   check=False)
         if done.returncode != 0:
-            raise StartFailed(f"{command[0]} on {self.name} ended with {done.returncode}: {log.read_text()}")
+            raise StartFailedError(f"{command[0]} on {self.name} ended with {done.returncode}: {log.read_text()}")
 
 
 def _start(context: WorldContext, settings: ClusterSettings, shared: Path) -> dict[str, _Machine]:
@@ -163,14 +160,14 @@ def _wait_for(what: str, condition: Callable[[], bool], explain: Callable[[], st
     deadline = time.monotonic() + _START_SECONDS
     while not condition():
         if time.monotonic() > deadline:
-            raise StartFailed(f"{what} did not come up within {_START_SECONDS:g} s: {explain()}")
+            raise StartFailedError(f"{what} did not come up within {_START_SECONDS:g} s: {explain()}")
         time.sleep(0.03)
 
 
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
-        raise StartFailed(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
+        raise StartFailedError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
 
 
 def _log_ends(lines: int = 15) -> str:
