@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from holmes_hpc.cluster import ClusterDescription, Node
 from holmes_hpc.cluster.nics import ETHERNET, NICS
-from holmes_hpc.cluster.slurm.step import StepLayout
 from holmes_hpc.errors import NetworkError, PlanRefusedError
 from holmes_hpc.launch.mismatch import Mismatch, find_mismatches, interfaces_of
 from holmes_hpc.launch.node_report import NodeReport
@@ -31,6 +30,16 @@ class Allocation:
     ethernet_only: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class GivenNode:
+    """A node that Slurm gave: the ranks on it, its component (None: not known), and what it reports of itself."""
+
+    name: str
+    ranks: tuple[int, ...]
+    component: int | None
+    report: NodeReport
+
+
 class ExcludeNodesError(NetworkError):
     """Nodes are not as described and the job should go back into the queue without them."""
 
@@ -41,15 +50,15 @@ class ExcludeNodesError(NetworkError):
         self.nodes = nodes
 
 
-def allocate(config: Any, plan: Plan, layout: StepLayout, reports: Mapping[str, NodeReport]) -> tuple[Plan, Allocation]:
-    """Return the plan bound to the step's nodes, and the allocation.
+def allocate(config: Any, plan: Plan, given: Sequence[GivenNode]) -> tuple[Plan, Allocation]:
+    """Return the plan bound to the step's nodes (in rank order), and the allocation.
 
     Plans anew where nodes come in another order than planned, or use Ethernet after a mismatch. Raises
     PlanRefusedError when the step has other nodes or tasks than the cluster file describes, NetworkError (with
     `launch.on_mismatch=fail`) or ExcludeNodesError (`exclude_node`) when a node is not as described.
     """
     cluster = ClusterDescription.from_config(config.cluster)
-    found = _assign(cluster, layout, reports)
+    found = _assign(cluster, given)
     mismatches = find_mismatches(found, uses_verbs=config.launch.backend == "nccl")
     ethernet_only = _settle(mismatches, str(config.launch.on_mismatch))
     nodes = tuple(_over_ethernet(node) if report.node in ethernet_only else node for node, report in found)
@@ -62,25 +71,34 @@ def allocate(config: Any, plan: Plan, layout: StepLayout, reports: Mapping[str, 
     return bind(plan, slots), Allocation(slots, host, ethernet_only)
 
 
-def _assign(cluster: ClusterDescription, layout: StepLayout,
-            reports: Mapping[str, NodeReport]) -> list[tuple[Node, NodeReport]]:
+def _assign(cluster: ClusterDescription, given: Sequence[GivenNode]) -> list[tuple[Node, NodeReport]]:
     """Return the described node that each node of the step stands for, in the step's order."""
     left = list(cluster.nodes)
     labels = list(dict.fromkeys(node.label for node in cluster.nodes))
+    components = {node.component for node in given}
+    by_component = None not in components and len(components) == len(labels)
     assigned = []
-    for name, tasks in zip(layout.nodes, layout.tasks_per_node, strict=True):
-        component = layout.component_of(name)
-        fitting = [node for node in left if component is None or node.label == labels[component]]
-        if component is None:
-            fitting = [node for node in fitting if _could_be(node, reports[name])] or fitting
-        chosen = next((node for node in fitting if node.gpus == tasks), None)
+    for node in given:
+        _check_contiguous(node)
+        fitting = [each for each in left if not by_component or each.label == labels[node.component or 0]]
+        if not by_component:
+            fitting = [each for each in fitting if _could_be(each, node.report)] or fitting
+        chosen = next((each for each in fitting if each.gpus == len(node.ranks)), None)
         if chosen is None:
-            raise PlanRefusedError(_refusal(cluster, layout, name, tasks))
+            raise PlanRefusedError(_refusal(cluster, given, node))
         left.remove(chosen)
-        assigned.append((chosen, reports[name]))
+        assigned.append((chosen, node.report))
     if left:
-        raise PlanRefusedError(_refusal(cluster, layout, None, 0))
+        raise PlanRefusedError(_refusal(cluster, given, None))
     return assigned
+
+
+def _check_contiguous(node: GivenNode) -> None:
+    if node.ranks != tuple(range(node.ranks[0], node.ranks[0] + len(node.ranks))):
+        raise PlanRefusedError(
+            f"node {node.name} holds the ranks {', '.join(map(str, node.ranks))}: a plan wants consecutive ones on "
+            "each node; start the step without `-m cyclic` (launch.srun_args)"
+        )
 
 
 def _could_be(node: Node, report: NodeReport) -> bool:
@@ -91,13 +109,13 @@ def _could_be(node: Node, report: NodeReport) -> bool:
     return bool(report.active_adapters(node.network)) or address is not None
 
 
-def _refusal(cluster: ClusterDescription, layout: StepLayout, name: str | None, tasks: int) -> str:
-    pairs = zip(layout.nodes, layout.tasks_per_node, strict=True)
-    given = ", ".join(f"{node} ({count} tasks)" for node, count in pairs)
+def _refusal(cluster: ClusterDescription, given: Sequence[GivenNode], node: GivenNode | None) -> str:
+    there = ", ".join(f"{each.name} ({len(each.ranks)} tasks)" for each in given)
     wanted = ", ".join(f"{count} of {label} with {gpus} tasks" for (label, gpus), count in
-                       Counter((node.label, node.gpus) for node in cluster.nodes).items())
-    which = f"node {name} with {tasks} tasks fits no slot that is left" if name else "slots are left without a node"
-    return (f"the step's nodes do not fit the cluster {cluster.name}: {which}. Given: {given}. Described: {wanted}. "
+                       Counter((each.label, each.gpus) for each in cluster.nodes).items())
+    which = f"node {node.name} with {len(node.ranks)} tasks fits no slot that is left" if node else (
+        "slots are left without a node")
+    return (f"the step's nodes do not fit the cluster {cluster.name}: {which}. Given: {there}. Described: {wanted}. "
             "Start as many tasks on each node as it has GPUs (--ntasks-per-node), or change "
             "cluster.partitions.<label>.nodes and gpus_per_node")
 

@@ -20,7 +20,7 @@ from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.cluster.nics import ETHERNET
 from holmes_hpc.cluster.slurm.step import StepLayout, read_step
 from holmes_hpc.errors import HolmesError, RunFailedError
-from holmes_hpc.launch.allocation import Allocation, allocate
+from holmes_hpc.launch.allocation import Allocation, GivenNode, allocate
 from holmes_hpc.launch.mismatch import interfaces_of
 from holmes_hpc.launch.node_report import NodeReport, read_node
 from holmes_hpc.launch.settings import RankSettings
@@ -69,34 +69,43 @@ def _error_of(folder: RunFolder, layout: StepLayout) -> str:
     return f"{report['message']} [rank {layout.rank} on node {layout.node}; log: {folder.log_path(layout.rank)}]"
 
 
+def start_name(layout: StepLayout) -> str:
+    """Return a name that only this start of this job has."""
+    return f"{layout.allocation.requeue_id}-{layout.restart_count}"
+
+
 class Meeting:
     """The files by which the ranks of one start find each other; every start of a job has a folder of its own."""
 
     def __init__(self, folder: RunFolder, layout: StepLayout, timeout_seconds: float) -> None:
         self.run, self.layout = folder, layout
-        name = f"{layout.job_id}.{layout.step_id}-{layout.restart_count}"
+        name = start_name(layout)
         self.folder = folder.path / "starts" / name
         self.folder.mkdir(parents=True, exist_ok=True)
         self._deadline = time.monotonic() + timeout_seconds
         self._timeout_seconds = timeout_seconds
 
     def report(self, report: NodeReport) -> None:
-        """Leave this node's report."""
-        self.run.write_json(self.folder / f"node-{report.node}.json", report.to_json())
+        """Leave this node's report, with the ranks that run on it."""
+        data = {"ranks": list(self.layout.own.ranks), "report": report.to_json()}
+        self.run.write_json(self.folder / f"node-{report.node}.json", data)
 
-    def reports(self) -> dict[str, NodeReport]:
-        """Wait for the report of every node of the step, in their order.
+    def nodes(self) -> list[GivenNode]:
+        """Wait for the report of every node of the step; return them in rank order.
 
-        Raises RunFailedError that names the nodes which are silent.
+        Slurm's variables alone do not always tell the order (`-m arbitrary`), each node's own ranks do. Raises
+        RunFailedError that names the nodes which are silent.
         """
-        found: dict[str, NodeReport] = {}
-        while len(found) < len(self.layout.nodes):
-            for node in self.layout.nodes:
-                data = self._read(f"node-{node}.json") if node not in found else None
+        found: dict[str, GivenNode] = {}
+        components = {node.name: node.component for node in self.layout.nodes}
+        while len(found) < len(components):
+            for name in components.keys() - found.keys():
+                data = self._read(f"node-{name}.json")
                 if data is not None:
-                    found[node] = NodeReport.from_json(data)
-            self._pause(lambda: f"no report from {', '.join(n for n in self.layout.nodes if n not in found)}")
-        return {node: found[node] for node in self.layout.nodes}
+                    found[name] = GivenNode(name, tuple(data["ranks"]), components[name],
+                                            NodeReport.from_json(data["report"]))
+            self._pause(lambda: f"no report from {', '.join(sorted(components.keys() - found.keys()))}")
+        return sorted(found.values(), key=lambda node: node.ranks)
 
     def publish(self, plan: Plan, allocation: Allocation) -> None:
         """Write the plan, the newest one of the run, and let the other ranks go on."""
@@ -135,7 +144,7 @@ def _bind(config: Any, meeting: Meeting) -> None:
     """On rank 0: fit the plan to the nodes and publish it, or publish why that is impossible."""
     try:
         plan = Plan.from_json(meeting.run.plan_path.read_text())
-        meeting.publish(*allocate(config, plan, meeting.layout, meeting.reports()))
+        meeting.publish(*allocate(config, plan, meeting.nodes()))
     except HolmesError as error:
         meeting.refuse(error)
         raise

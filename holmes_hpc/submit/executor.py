@@ -8,15 +8,16 @@ the other ranks still train.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 from submitit.core import core
 from submitit.slurm import slurm
 
+from holmes_hpc.cluster.slurm import read_sacct, states_of_jobs
 from holmes_hpc.submit.commands import leaking_variables
 from holmes_hpc.submit.script import JobRequest, render_script
-from holmes_hpc.submit.states import fold_accounting
 
 
 class HetInfoWatcher(slurm.SlurmInfoWatcher):
@@ -25,7 +26,7 @@ class HetInfoWatcher(slurm.SlurmInfoWatcher):
     def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
         """Return the jobs that sacct printed, components folded into their job."""
         text = string.decode() if isinstance(string, bytes) else string
-        return {job: {"JobID": job, "State": state} for job, state in fold_accounting(text).items()}
+        return {job: {"JobID": job, "State": state} for job, state in states_of_jobs(read_sacct(text)).items()}
 
 
 class HolmesJob(slurm.SlurmJob):
@@ -42,6 +43,7 @@ class HolmesExecutor(slurm.SlurmExecutor):
     def __init__(self, folder: Path | str) -> None:
         # SlurmExecutor's own constructor refuses an executor that is never chosen automatically.
         core.PicklingExecutor.__init__(self, folder)
+        self.python = sys.executable
 
     @classmethod
     def name(cls) -> str:

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from holmes_hpc.cluster.slurm.states import is_final
 from holmes_hpc.runs import read_metrics, read_result, write_result
 from holmes_hpc.submit.commands import SlurmCommandError
 from holmes_hpc.submit.job import SubmittedRun
-from holmes_hpc.submit.states import ACTIVE, read_states
+from holmes_hpc.submit.states import read_states
 
 FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 10.0
@@ -46,13 +47,12 @@ def _state(job_id: str) -> str | None:
 
 
 def _is_over(run: SubmittedRun, state: str | None, unknown_seconds: float) -> bool:
-    if state in ACTIVE:
-        return False
+    if state is not None:
+        # A job that Slurm or its script puts back into the queue is followed on.
+        return is_final(state, requeue=run.requeue)
     result = read_result(run.folder)
-    if result is not None and result["status"] in ("completed", "failed"):
-        return True
-    # A preempted job comes back where its requeue is allowed.
-    return (state is not None and state != "PREEMPTED") or unknown_seconds > PATIENCE_SECONDS
+    ended = result is not None and result["status"] in ("completed", "failed")
+    return ended or unknown_seconds > PATIENCE_SECONDS
 
 
 def _end(run: SubmittedRun, state: str) -> int:

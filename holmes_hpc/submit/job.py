@@ -22,6 +22,7 @@ class SubmittedRun:
 
     job_id: str
     folder: RunFolder
+    requeue: bool = True
 
 
 def job_request(config: Any, folder: RunFolder) -> JobRequest:
@@ -56,7 +57,7 @@ def submit(config: Any, folder: RunFolder) -> SubmittedRun:
     with contextlib.suppress(OSError):
         link.unlink(missing_ok=True)
         link.symlink_to(folder.path.name)
-    return SubmittedRun(str(job.job_id), folder)
+    return SubmittedRun(str(job.job_id), folder, bool(config.launch.requeue))
 
 
 def dry_run(config: Any, folder: RunFolder) -> str:
