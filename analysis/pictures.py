@@ -70,7 +70,7 @@ def throughput_picture(table: pd.DataFrame, path: Path, by: str | None = None) -
 
 
 def loss_picture(steps: pd.DataFrame, path: Path) -> None:
-    """Draw the training loss (lines) and the validation loss (circles) of every run, nats a token, by step."""
+    """Draw the loss of every run by step, nats a token: training as lines, validation as circles."""
     names = list(dict.fromkeys(steps["run"]))
     figure = new_figure(9.5, 4.6 + 0.2 * max(0, len(names) - 4))
     axes = figure.subplots()

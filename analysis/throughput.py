@@ -110,16 +110,17 @@ def _draw(arguments: argparse.Namespace, found: list[Run], shown: pd.DataFrame) 
 
     out = arguments.out or (found[0].folder if len(found) == 1 else Path())
     steps = steps_table(found)
-    lines = []
+    lines: list[str] = []
     try:
         out.mkdir(parents=True, exist_ok=True)
+        lines += _draw_timeline(found, out / "timeline.png", arguments.step)
         if len(steps) and len(shown):
             throughput_picture(shown, out / "throughput.png", arguments.by)
             loss_picture(steps, out / "loss.png")
             lines += [f"wrote {out / 'throughput.png'}", f"wrote {out / 'loss.png'}"]
         else:
             lines.append("no step was measured yet: no picture of throughput and loss")
-        return lines + _draw_timeline(found, out / "timeline.png", arguments.step)
+        return lines
     except OSError as error:
         raise ConfigurationError(
             f"{out}: cannot write pictures there: {error.strerror}; name a folder by --out"

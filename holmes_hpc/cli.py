@@ -89,3 +89,7 @@ def _hydra_completion(argv: list[str]) -> int:
     from holmes_hpc.train import COMMAND
 
     return front.complete(COMMAND, argv)
+
+
+if __name__ == "__main__":
+    main()

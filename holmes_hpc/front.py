@@ -90,7 +90,8 @@ def report(verb: str, error: HolmesError) -> int:
 def _main(command: Command, argv: list[str]) -> int:
     parser = get_args_parser()
     parser.prog, parser.usage = f"holmes {command.verb}", f"holmes {command.verb} [-m] +cluster=NAME [KEY=VALUE ...]"
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
+    argv = [*(text for text in argv if text not in arguments.overrides), *arguments.overrides]
     if arguments.help:
         sys.stdout.write(help_text(command.verb, command.summary, package_folder()))
         return 0

@@ -66,6 +66,7 @@ def run_ranks(world_size, function, *arguments, timeout_seconds=60.0, check=True
         listener.listen(128)
         release_read, release_write = os.pipe()
         children = []
+        outcomes = []
         try:
             for rank in range(world_size):
                 given = ForkedRank(rank, world_size, listener, timedelta(seconds=timeout_seconds))
@@ -74,7 +75,9 @@ def run_ranks(world_size, function, *arguments, timeout_seconds=60.0, check=True
         finally:
             os.close(release_write)
             os.close(release_read)
-            _end([pid for pid, _ in children])
+            done = [each.error != "unfinished" for each in outcomes] or [False] * len(children)
+            _end([pid for (pid, _), ended in zip(children, done, strict=False) if ended], seconds=5.0)
+            _end([pid for (pid, _), ended in zip(children, done, strict=False) if not ended], seconds=0.0)
             for _, pipe in children:
                 os.close(pipe)
     if not check:
@@ -142,9 +145,9 @@ def _collect(pipes, timeout_seconds, stop_at_error):
     return [outcomes.get(pipe, Outcome(error="unfinished", message="did not end in time")) for pipe in pipes]
 
 
-def _end(pids):
-    """Let the ranks go, then kill those that stay; only ever our own children."""
-    deadline = time.monotonic() + 2.0
+def _end(pids, seconds):
+    """Let the ranks go, and kill those that stay longer; only ever our own children."""
+    deadline = time.monotonic() + seconds
     left = list(pids)
     while left and time.monotonic() < deadline:
         left = [pid for pid in left if os.waitpid(pid, os.WNOHANG)[0] == 0]

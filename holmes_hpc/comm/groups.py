@@ -80,7 +80,8 @@ class Communicator:
         Raises ValueError when this rank is not in it or alone in it (`has_group` says so beforehand).
         """
         if index not in self._groups:
-            raise ValueError(f"rank {self.rank} has no process group {index}: {self.plan.groups[index]}")
+            known = self.plan.groups[index] if index < len(self.plan.groups) else "the plan has no such group"
+            raise ValueError(f"rank {self.rank} has no process group {index}: {known}")
         return self._groups[index]
 
     def edge(self, rank_a: int, rank_b: int) -> ProcessGroup:

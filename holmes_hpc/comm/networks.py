@@ -4,41 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
+from holmes_hpc.cluster.nics import DEFAULT_INTERFACES, ETHERNET
 from holmes_hpc.comm import nccl
 from holmes_hpc.errors import NetworkError
 
-FAMILIES = ("local", "ib", "roce", "ethernet", "efa", "slingshot", "opa")
-DEFAULT_INTERFACES = {
-    "ib": "ib0",
-    "roce": "roce0",
-    "ethernet": "eth0",
-    "efa": "efa0",
-    "slingshot": "hsn0",
-    "opa": "opa0",
-}
+if TYPE_CHECKING:
+    from holmes_hpc.cluster.cluster import Node
+    from holmes_hpc.emulation.network import EmulatedNode
 
-
-class DescribedNode(Protocol):
-    """The part of a cluster's node that decides its networks."""
-
-    @property
-    def slot(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-    @property
-    def network(self) -> str: ...
-    @property
-    def hca(self) -> str | None: ...
-    @property
-    def gid_index(self) -> int | None: ...
-    @property
-    def interface(self) -> str | None: ...
-    @property
-    def fabric_interface(self) -> str | None: ...
-
-
+LOOPBACK = "lo"
 @dataclass(frozen=True)
 class NodeNetworks:
     """The networks of one node: network family to interface (for gloo), and the environment for NCCL.
@@ -48,40 +24,30 @@ class NodeNetworks:
 
     node: str
     interfaces: Mapping[str, str]
-    label: str = "LABEL"
+    label: str = "<label>"
     nccl_environment: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def described(cls, node: DescribedNode, name: str | None = None) -> NodeNetworks:
+    def described(cls, node: Node, name: str | None = None) -> NodeNetworks:
         """Return the networks of a real node as the cluster file describes it; `name` is its host name."""
-        fabric = {node.network: node.fabric_interface or DEFAULT_INTERFACES[node.network]}
-        # On a node whose fast NIC is an Ethernet one, traffic inside and across fabrics takes the same
-        # interface.
-        ethernet = node.interface or DEFAULT_INTERFACES["ethernet"]
-        return cls(
-            node=name or node.slot,
-            label=node.label,
-            interfaces={"local": "lo", **fabric, "ethernet": ethernet},
-            nccl_environment=nccl.node_environment(node.hca, node.gid_index, node.interface),
-        )
+        interfaces = {
+            "local": LOOPBACK,
+            node.network: node.fabric_interface or DEFAULT_INTERFACES[node.network],
+            # Last, so that on nodes without a fast NIC both kinds of group take the one that `interface` names.
+            ETHERNET: node.interface or DEFAULT_INTERFACES[ETHERNET],
+        }
+        environment = nccl.node_environment(node.hca, node.gid_index, node.interface)
+        return cls(name or node.slot, interfaces, node.label, environment)
 
     @classmethod
-    def emulated(cls, node: DescribedNode) -> NodeNetworks:
-        """Return the networks of an emulated node, whose interfaces have the default names."""
-        return cls(
-            node=node.slot,
-            label=node.label,
-            interfaces={
-                "local": "lo",
-                node.network: DEFAULT_INTERFACES[node.network],
-                "ethernet": DEFAULT_INTERFACES["ethernet"],
-            },
-        )
+    def emulated(cls, node: EmulatedNode) -> NodeNetworks:
+        """Return the networks of an emulated node."""
+        return cls(node.name, node.interface_names, label=node.slot.rpartition("/")[0])
 
     @classmethod
     def local(cls, node: str = "localhost") -> NodeNetworks:
         """Return the networks of plain local processes: everything over the loopback interface."""
-        return cls(node=node, interfaces=dict.fromkeys(FAMILIES, "lo"))
+        return cls(node, dict.fromkeys(("local", *DEFAULT_INTERFACES), LOOPBACK))
 
     def interface(self, network: str) -> str:
         """Return the interface of `network`. Raises NetworkError when this node has none."""

@@ -105,7 +105,7 @@ def _check_option(override: Override, loader: ConfigLoader, overrides: Sequence[
         right = f"+{group}" if own else group
         raise ConfigurationError(f"{override.input_line}: write {right}={value}.")
     search = [text for text in overrides if text.lstrip("+").startswith("hydra.searchpath=")]
-    names = loader.get_group_options(group, ObjectType.CONFIG, config_name="config", overrides=search)
+    names = loader.get_group_options(group, ObjectType.CONFIG, overrides=search)
     for name in value if isinstance(value, list) else [value]:
         if str(name) not in names:
             raise ConfigurationError(f"{override.input_line}: {group} has no option {name}."

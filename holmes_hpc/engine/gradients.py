@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from holmes_hpc.architecture import Architecture
+from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.values import Plan, Reduction
 
 NORM_GUARD = 1e-6
@@ -22,17 +22,15 @@ class Gradients:
     is the gradient of the mean over all samples, however unlike the pipelines are.
     """
 
-    def __init__(self, plan: Plan, rank: int, architecture: Architecture, parameters: dict[str, nn.Parameter]) -> None:
+    def __init__(self, plan: Plan, rank: int, model: LocalModel) -> None:
         self._reductions = plan.reductions
         self._rank = rank
         self.buffers: dict[int, torch.Tensor] = {}
-        unit_of = {info.name: info.unit for info in architecture.parameters()}
-        ordered = [info.name for info in architecture.parameters() if info.name in parameters]
         for index, reduction in enumerate(plan.reductions):
-            names = [name for name in ordered if unit_of[name] in reduction.owns]
-            if rank in reduction.owners and names:
-                self.buffers[index] = _flat_gradients([parameters[name] for name in names])
-        missing = [name for name in ordered if parameters[name].grad is None]
+            pieces = model.pieces(reduction) if rank in reduction.owners else []
+            if pieces:
+                self.buffers[index] = _flat_gradients([model.parameters[piece.name] for piece in pieces])
+        missing = [name for name, parameter in model.parameters.items() if parameter.grad is None]
         if missing:
             raise ValueError(f"the plan reduces no gradient of {', '.join(missing)} on rank {rank}")
 

@@ -68,11 +68,11 @@ class Reduction:
     """How the gradients of some parameters are summed over every rank that owns them.
 
     `owns` names units of the architecture (`embedding`, `layers.3`, `head`; `embedding.token` for the token table
-    alone where it is tied). `owners` are all ranks that hold them. `inner` are indices into `Plan.groups`: groups
-    that are disjoint and together hold all owners; each first sums inside itself. `outer`, when not empty, are
-    groups that join the inner ones: with `sharded`, outer group j sums the j-th of `len(outer)` equal parts of the
-    flat gradient between the j-th ranks of the inner groups, which then broadcast it inside; without, each outer
-    group sums the whole gradient (Megatron's embedding groups).
+    alone) or slices of them; `values.owned` has the grammar. `owners` are all ranks that hold them. `inner` are
+    indices into `Plan.groups`: groups that are disjoint and together hold all owners; each first sums inside itself.
+    `outer`, when not empty, are groups that join the inner ones: with `sharded`, outer group j sums the j-th of
+    `len(outer)` equal parts of the flat gradient between the j-th ranks of the inner groups, which then broadcast it
+    inside; without, each outer group sums the whole gradient (Megatron's embedding groups).
     """
 
     owns: tuple[str, ...]

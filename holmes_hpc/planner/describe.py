@@ -1,0 +1,131 @@
+"""A plan for people: tables that are read at a glance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Group as Lines
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.values import Pipeline, Plan, Prediction
+
+_MOST_PIPELINES = 8
+_SECONDS_DIGITS = 3
+
+
+def render(plan: Plan, cluster: ClusterDescription) -> RenderableType:
+    """Return the plan as tables: fabrics, pipelines, groups, prediction, rejected alternatives."""
+    parts: list[RenderableType] = [_headline(plan), _fabrics(plan, cluster), _pipelines(plan), _groups(plan)]
+    if plan.rejected:
+        parts.append(_rejected(plan))
+    parts += [Text(f"note: {note}", style="dim") for note in plan.notes]
+    return Lines(*parts)
+
+
+def _headline(plan: Plan) -> Text:
+    predicted = plan.predicted
+    machine = "this machine, emulating the cluster" if predicted.machine == "emulated" else "the cluster as described"
+    extra = f" +{plan.schedule.warmup_extra} warm-up" if plan.schedule.warmup_extra else ""
+    text = Text()
+    text.append(f"{plan.strategy}", style="bold")
+    text.append(f": {plan.world_size} ranks, {len(plan.pipelines)} pipelines, {plan.schedule.name}{extra}, batch "
+                f"{plan.global_batch_size} in micro-batches of {plan.micro_batch_size}, layers {plan.layer_split}\n")
+    text.append(f"predicted {_seconds(predicted.step_seconds)} a step", style="bold")
+    bubble = "" if predicted.bubble_fraction is None else f", bubble {100 * predicted.bubble_fraction:.0f} %"
+    text.append(f" ({predicted.tokens_per_second:,.0f} tokens/s, {predicted.tflops_per_gpu:.3g} TFLOPS a GPU, at most "
+                f"{max(predicted.memory_gib_per_rank):.1f} GiB a rank{bubble}) for {machine}")
+    return text
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _fabrics(plan: Plan, cluster: ClusterDescription) -> Table:
+    table = _table("fabrics", "fabric", "nodes", "GPUs", "NIC", "Ethernet", "ranks")
+    names = {place.slot: place.node or place.slot for place in plan.ranks}
+    for fabric, nodes in cluster.fabrics.items():
+        first = nodes[0]
+        nic = f"{first.nics} x {first.nic}" if first.nics > 1 else first.nic
+        table.add_row(
+            fabric, shorten(names.get(node.slot, node.slot) for node in nodes), f"{first.gpus} x {first.gpu} a node",
+            f"{nic} ({first.network})", f"{first.ethernet_gbps:g} Gb/s",
+            numbers(place.rank for place in plan.ranks if place.fabric == fabric))
+    return table
+
+
+def _pipelines(plan: Plan) -> Table:
+    depth = max(len(pipeline.stages) for pipeline in plan.pipelines)
+    table = _table("pipelines", "pipeline", "micro-batches", *(f"stage {s}" for s in range(depth)))
+    shown = plan.pipelines if len(plan.pipelines) <= _MOST_PIPELINES else plan.pipelines[:_MOST_PIPELINES - 1]
+    for p, pipeline in enumerate(shown):
+        table.add_row(str(p), str(pipeline.microbatches), *_stage_cells(plan, pipeline))
+    if len(shown) < len(plan.pipelines):
+        table.add_row("...", f"{len(plan.pipelines) - len(shown)} more", *[""] * depth)
+    return table
+
+
+def _stage_cells(plan: Plan, pipeline: Pipeline) -> list[str]:
+    cells = []
+    for stage in pipeline.stages:
+        place = plan.ranks[stage.ranks[0]]
+        word = "rank" if len(stage.ranks) == 1 else "ranks"
+        last = stage.first_layer + stage.num_layers - 1
+        layers = f"layer {last}" if stage.num_layers == 1 else f"layers {stage.first_layer}-{last}"
+        cells.append(f"{word} {numbers(stage.ranks)} on {place.node or place.slot}\n{layers}")
+    return cells
+
+
+def _groups(plan: Plan) -> Table:
+    table = _table("process groups", "kind", "network", "groups", "ranks each", "for example")
+    kinds: dict[tuple[str, str], list[tuple[int, ...]]] = {}
+    for group in plan.groups:
+        kinds.setdefault((group.kind, group.network), []).append(group.ranks)
+    for (kind, network), members in kinds.items():
+        sizes = sorted({len(ranks) for ranks in members})
+        table.add_row(kind, network, str(len(members)), "/".join(map(str, sizes)), numbers(members[0]))
+    return table
+
+
+def _rejected(plan: Plan) -> Table:
+    table = _table("rejected", "strategy", "layout", "step", "memory", "reason")
+    for other in plan.rejected:
+        table.add_row(other.strategy, other.layout, _step(other.predicted), _memory(other.predicted), other.reason)
+    return table
+
+
+def _step(predicted: Prediction | None) -> str:
+    return "-" if predicted is None else _seconds(predicted.step_seconds)
+
+
+def _memory(predicted: Prediction | None) -> str:
+    return "-" if predicted is None else f"{max(predicted.memory_gib_per_rank):.1f} GiB"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{1000 * seconds:.{_SECONDS_DIGITS}g} ms" if seconds < 1 else f"{seconds:.{_SECONDS_DIGITS}g} s"
+
+
+def numbers(ranks: Iterable[int]) -> str:
+    """Return ranks in short: `0-3, 8`."""
+    ordered = sorted(ranks)
+    runs: list[list[int]] = []
+    for rank in ordered:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def shorten(names: Iterable[str]) -> str:
+    """Return names in short: the first and the last of many."""
+    listed: Sequence[str] = list(names)
+    return ", ".join(listed) if len(listed) <= 4 else f"{listed[0]} ... {listed[-1]} ({len(listed)})"

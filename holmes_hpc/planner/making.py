@@ -1,0 +1,86 @@
+"""Making a plan from a configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from holmes_hpc.architecture import Architecture
+from holmes_hpc.cluster import ClusterDescription, Machine
+from holmes_hpc.planner.schedules import make_schedule, slow_hops
+from holmes_hpc.planner.search import Priced, search
+from holmes_hpc.planner.settings import PlanSettings, Task
+from holmes_hpc.values import Plan, RankPlace, Rejected
+
+_HERE = ("emulated", "local")
+
+
+def plan(config: Any, mode: str | None = None) -> Plan:
+    """Return the plan for a composed configuration.
+
+    `mode` is where the run will go (default: `config.launch.mode`): `emulated` and `local` price this machine,
+    unless its compute is timed by the cost model, and `auto` and `slurm` the cluster as described.
+    Raises ConfigurationError for settings that contradict one another, PlanRefusedError when no plan exists.
+    """
+    cluster = ClusterDescription.from_config(config.cluster)
+    machine = _machine(cluster, mode or str(config.launch.mode))
+    task = Task(PlanSettings.from_config(config), Architecture.from_config(config.model), cluster, machine)
+    return assemble(task, *search(task))
+
+
+def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
+    """Return the plan of a priced layout."""
+    split = task.settings.layer_split
+    words = split if isinstance(split, str) else "+".join(map(str, split))
+    if best.strategy == "manual":
+        words = "manual"
+    elif best.strategy == "megatron" and task.settings.strategy == "auto" and split == "adaptive":
+        words = "uniform"
+    layout = best.layout
+    schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, best.schedule)
+    return Plan(
+        strategy=best.strategy,
+        world_size=task.cluster.world_size,
+        num_layers=task.architecture.num_layers,
+        micro_batch_size=layout.micro_batch_size,
+        global_batch_size=task.settings.global_batch_size,
+        ranks=_places(task),
+        pipelines=layout.pipelines,
+        groups=layout.groups,
+        reductions=layout.reductions,
+        schedule=dataclasses.replace(best.schedule, digest=schedule.digest()),
+        predicted=best.predicted,
+        rejected=rejected,
+        tied_embeddings=task.architecture.tied_embeddings,
+        layer_split=words,
+        notes=_notes(task, best),
+    )
+
+
+def _machine(cluster: ClusterDescription, mode: str) -> Machine:
+    if mode in _HERE and cluster.compute != "timed":
+        return Machine.emulated(cluster, shaped=mode == "emulated")
+    return Machine.described(cluster)
+
+
+def _places(task: Task) -> tuple[RankPlace, ...]:
+    nodes = [task.cluster.node_of(rank) for rank in range(task.cluster.world_size)]
+    return tuple(RankPlace(rank, node.slot, task.cluster.local_rank(rank), task.machine.gpu(node).name, node.fabric)
+                 for rank, node in enumerate(nodes))
+
+
+def _notes(task: Task, best: Priced) -> tuple[str, ...]:
+    """Return what a reader should know beside the figures."""
+    notes = []
+    layout = best.layout
+    if task.machine.label == "emulated":
+        notes.append("predicted for this machine, which emulates the cluster")
+    across = [layout.groups[i] for reduction in layout.reductions for i in (*reduction.inner, *reduction.outer)
+              if layout.groups[i].network == "ethernet" and layout.groups[i].kind == "embedding"]
+    if across and task.architecture.tied_embeddings:
+        notes.append("the tied embedding's gradient crosses Ethernet in every step; model.tied_embeddings=false "
+                     "avoids it")
+    if best.schedule.warmup_extra:
+        hops = len(slow_hops(layout.pipelines, layout.groups))
+        notes.append(f"{best.schedule.warmup_extra} extra warm-up forwards upstream of {hops} slow hops")
+    return tuple(notes)

@@ -1,0 +1,104 @@
+"""Seconds that messages and collectives take, and which NICs they occupy for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from holmes_hpc.cluster import Machine, Node
+from holmes_hpc.values import Group, Reduction
+
+_ACHIEVED = {"ethernet": 0.94, "local": 0.75}
+_ACHIEVED_ELSE = 0.85
+"""Fraction of a link's rate that a large message reaches: TCP's headers, NVLink rings, RDMA collectives."""
+
+Resource = tuple[str, str]
+"""What transfers share, one direction of it: (node's slot, `out ib`), or (`trunk`, `fabric>fabric`)."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """How long a transfer takes on its own, and how long it occupies each shared resource."""
+
+    seconds: float
+    latency_seconds: float = 0.0
+    busy: dict[Resource, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NetworkCost:
+    """Prices messages and reductions on a machine. Ranks of a node share its NICs."""
+
+    machine: Machine
+
+    def message(self, network: str, sender: int, receiver: int, size_bytes: float) -> Traffic:
+        """Return the price of one message of a pipeline edge."""
+        cluster = self.machine.cluster
+        a, b = cluster.node_of(sender), cluster.node_of(receiver)
+        seconds_a_byte, latency, busy = _hop(self.machine, network, a, b)
+        return Traffic(size_bytes * seconds_a_byte, latency, {key: size_bytes * each for key, each in busy.items()})
+
+    def all_reduce(self, group: Group, size_bytes: float) -> Traffic:
+        """Return the price of a ring all-reduce: each node's NICs carry 2 (R - 1) / R times the tensor."""
+        count = len(group.ranks)
+        if count < 2:
+            return Traffic(0.0)
+        factor = 2 * (count - 1) / count * size_bytes
+        return self._ring(group, factor, 2 * (count - 1))
+
+    def reduction(self, reduction: Reduction, groups: Sequence[Group], size_bytes: float) -> Traffic:
+        """Return the price of a reduction: inside, across, and the broadcast inside where the sum was sharded."""
+        inner = [self.all_reduce(groups[i], size_bytes) for i in reduction.inner]
+        share = size_bytes / len(reduction.outer) if reduction.sharded and reduction.outer else size_bytes
+        outer = [self.all_reduce(groups[i], share) for i in reduction.outer]
+        last = [self._ring(groups[i], size_bytes, len(groups[i].ranks) - 1) for i in reduction.inner
+                if reduction.sharded and len(groups[i].ranks) > 1]
+        busy: dict[Resource, float] = {}
+        for traffic in (*inner, *outer, *last):
+            for key, seconds in traffic.busy.items():
+                busy[key] = busy.get(key, 0.0) + seconds
+        phases = sum(_phase_seconds(phase) for phase in (inner, outer, last))
+        return Traffic(phases, 0.0, busy)
+
+    def _ring(self, group: Group, size_bytes: float, steps: int) -> Traffic:
+        """Return the price of `size_bytes` passing every rank of a ring in `steps` steps."""
+        cluster = self.machine.cluster
+        nodes = list(dict.fromkeys(cluster.node_of(rank) for rank in group.ranks))
+        if len(nodes) == 1:
+            seconds_a_byte, latency, _ = _hop(self.machine, "local", nodes[0], nodes[0])
+            return Traffic(size_bytes * seconds_a_byte + steps * latency)
+        fewest = len(group.ranks) // len(nodes)
+        slowest = longest = 0.0
+        busy: dict[Resource, float] = {}
+        for a, b in zip(nodes, nodes[1:] + nodes[:1], strict=True):
+            pair, latency, shares = _hop(self.machine, group.network, a, b)
+            slowest = max(slowest, pair / max(1, fewest), *shares.values())
+            longest = max(longest, latency)
+            for key, each in shares.items():
+                busy[key] = busy.get(key, 0.0) + size_bytes * each
+        return Traffic(size_bytes * slowest + steps * longest, 0.0, busy)
+
+
+def _phase_seconds(traffics: Sequence[Traffic]) -> float:
+    """Return how long groups that run side by side take: the longest alone, or the busiest shared NIC."""
+    busy: dict[Resource, float] = {}
+    for traffic in traffics:
+        for key, seconds in traffic.busy.items():
+            busy[key] = busy.get(key, 0.0) + seconds
+    return max([0.0, *(traffic.seconds for traffic in traffics), *busy.values()])
+
+
+def _hop(machine: Machine, network: str, a: Node, b: Node) -> tuple[float, float, dict[Resource, float]]:
+    """Return seconds a byte of one pair, latency in seconds, and seconds a byte of every shared resource."""
+    inside = a.slot == b.slot
+    rate = machine.link(network, a, b)
+    achieved = _ACHIEVED.get("local" if inside else network, _ACHIEVED_ELSE)
+    busy: dict[Resource, float] = {}
+    if not inside:
+        for node, direction in ((a, "out"), (b, "in")):
+            share = machine.node_bandwidth_gbps(node, network)
+            busy[node.slot, f"{direction} {network}"] = 8 / (share * 1e9 * achieved)
+        trunk = machine.trunk_gbps(a.fabric, b.fabric) if a.fabric != b.fabric else None
+        if trunk:
+            busy["trunk", f"{a.fabric}>{b.fabric}"] = 8 / (trunk * 1e9 * achieved)
+    return 8 / (rate.bandwidth_gbps * 1e9 * achieved), rate.latency_us * 1e-6, busy

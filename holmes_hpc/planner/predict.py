@@ -1,0 +1,178 @@
+"""From a layout and its schedule to what is expected of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from holmes_hpc.planner.compute_cost import ComputeCost
+from holmes_hpc.planner.groups import stage_units
+from holmes_hpc.planner.memory import memory_gib_per_rank
+from holmes_hpc.planner.network_cost import NetworkCost, Traffic
+from holmes_hpc.planner.schedules import edge_ranks, make_schedule, transfers
+from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.simulation import Prices, Timeline, simulate
+from holmes_hpc.planner.validation import peak_in_flight
+from holmes_hpc.values import ActionKind, Group, Pipeline, Prediction, Reduction, ScheduleChoice
+
+_GRADIENT_BYTES = 4
+PERIOD = 16
+"""Micro-batches by which two shortened steps differ."""
+_STEP_COLLECTIVES = 3
+"""Small collectives over the world in each step: loss, gradient norm, the barrier before the step."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A complete layout, without its prediction."""
+
+    pipelines: tuple[Pipeline, ...]
+    groups: tuple[Group, ...]
+    reductions: tuple[Reduction, ...]
+    micro_batch_size: int
+
+
+def compute_cost(task: Task) -> ComputeCost:
+    """Return the compute prices of a task."""
+    return ComputeCost(task.machine, task.architecture, task.settings.precision, task.settings.optimizer,
+                       task.settings.recompute)
+
+
+def predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
+    """Simulate one step of a layout and return the figures of a plan."""
+    cost, architecture, world = compute_cost(task), task.architecture, task.cluster.world_size
+    timeline, peaks = _run(task, layout, choice)
+    memory = memory_gib_per_rank(cost, task.cluster, layout.pipelines, layout.micro_batch_size, peaks)
+    seconds = timeline.step_seconds + _step_collectives(task, layout.groups[0])
+    samples = task.settings.global_batch_size
+    flops = architecture.model_flops_per_sample() * samples
+    busy = sum(timeline.busy_seconds.values()) / world
+    return Prediction(
+        machine=task.machine.label,
+        step_seconds=seconds,
+        tokens_per_second=samples * architecture.sequence_length / seconds,
+        tflops_per_gpu=flops / (seconds * world * 1e12),
+        memory_gib_per_rank=memory,
+        bubble_fraction=max(0.0, 1.0 - busy / seconds),
+    )
+
+
+Peaks = Mapping[tuple[int, int, int], int]
+
+
+def _run(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timeline, Peaks]:
+    """Simulate a step; return what was seen, and the micro-batches in flight.
+
+    Long steps of alike pipelines repeat themselves, so two shorter ones tell how long each further micro-batch takes.
+    """
+    counts = {pipeline.microbatches for pipeline in layout.pipelines}
+    depth = max(len(pipeline.stages) for pipeline in layout.pipelines)
+    short = 2 * (depth + choice.warmup_extra * depth) + PERIOD
+    if len(counts) > 1 or choice.name == "gpipe" or min(counts) < 2 * (short + PERIOD):
+        return _simulate(task, layout, choice)
+    first, _ = _simulate(task, _with_microbatches(layout, short), choice)
+    second, peaks = _simulate(task, _with_microbatches(layout, short + PERIOD), choice)
+    periods = (min(counts) - short - PERIOD) / PERIOD
+    busy = {rank: seconds + periods * (seconds - first.busy_seconds[rank])
+            for rank, seconds in second.busy_seconds.items()}
+    return Timeline(second.step_seconds + periods * (second.step_seconds - first.step_seconds), busy), peaks
+
+
+def _with_microbatches(layout: Layout, count: int) -> Layout:
+    pipelines = tuple(dataclasses.replace(pipeline, microbatches=count) for pipeline in layout.pipelines)
+    return dataclasses.replace(layout, pipelines=pipelines)
+
+
+def _simulate(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timeline, Peaks]:
+    schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, choice)
+    return simulate(schedule, layout.reductions, price(task, layout)), peak_in_flight(schedule)
+
+
+def price(task: Task, layout: Layout) -> Prices:
+    """Return what every action of a layout costs."""
+    cost = compute_cost(task)
+    network = NetworkCost(task.machine)
+    compute: dict[tuple[ActionKind, int, int], float] = {}
+    for p, pipeline in enumerate(layout.pipelines):
+        for s, stage in enumerate(pipeline.stages):
+            units = stage_units(task.architecture, pipeline, s)
+            forward, backward = stage_seconds(task, cost, stage.ranks, units, layout.micro_batch_size)
+            compute[ActionKind.FORWARD, p, s], compute[ActionKind.BACKWARD, p, s] = forward, backward
+    sizes = [_GRADIENT_BYTES * cost.parameter_count(reduction.owns, _tensor(layout, reduction.owners[0]))
+             for reduction in layout.reductions]
+    reductions = [network.reduction(reduction, layout.groups, size)
+                  for reduction, size in zip(layout.reductions, sizes, strict=True)]
+    pools, cores = core_pools(task)
+    return Prices(compute, _messages(task, network, layout), reductions, _optimizer(task, cost, layout),
+                  pools, cores)
+
+
+def stage_seconds(task: Task, cost: ComputeCost, ranks: Sequence[int], units: tuple[str, ...],
+                  samples: int) -> tuple[float, float]:
+    """Return forward and backward time of a stage: its slowest GPU's, and its tensor-parallel all-reduces."""
+    tensor = len(ranks)
+    nodes = list(dict.fromkeys(task.cluster.node_of(rank) for rank in ranks))
+    forward = max(cost.forward_seconds(node, units, samples, tensor) for node in nodes)
+    backward = max(cost.backward_seconds(node, units, samples, tensor) for node in nodes)
+    if tensor == 1:
+        return forward, backward
+    group = Group("tensor", tuple(ranks), task.cluster.shared_network(ranks))
+    size = task.architecture.boundary_bytes(samples, cost.element_bytes)
+    layers = sum(unit.startswith("layers.") for unit in units)
+    # Each layer's forward and backward sum their result over the tensor ranks twice.
+    exchange = 2 * layers * NetworkCost(task.machine).all_reduce(group, size).seconds
+    return forward + exchange, backward + exchange
+
+
+def core_pools(task: Task) -> tuple[dict[int, str], dict[str, int]]:
+    """Return which CPU cores compute for which ranks, where there are fewer cores than ranks."""
+    machine, cluster = task.machine, task.cluster
+    if machine.oversubscription <= 1:
+        return {}, {}
+    pools, sizes = {}, {}
+    for node in cluster.nodes:
+        if machine.gpu(node).name == "cpu":
+            shared = machine.has_real_emulation
+            pool = "this machine" if shared else node.slot
+            ranks = cluster.world_size if shared else node.gpus
+            sizes[pool] = max(1, round(ranks / machine.oversubscription))
+            pools.update(dict.fromkeys(cluster.ranks_of(node), pool))
+    return pools, sizes
+
+
+def _messages(task: Task, network: NetworkCost, layout: Layout) -> dict[tuple[int, int], Traffic]:
+    networks = {group.ranks: group.network for group in layout.groups if group.kind == "pipeline"}
+    size = task.architecture.boundary_bytes(layout.micro_batch_size, compute_cost(task).element_bytes)
+    prices: dict[tuple[int, int], Traffic] = {}
+    for pipeline in layout.pipelines:
+        for s in range(len(pipeline.stages) - 1):
+            before, after = pipeline.stages[s].ranks, pipeline.stages[s + 1].ranks
+            for pair in (*transfers(before, after), *transfers(after, before)):
+                if pair not in prices:
+                    prices[pair] = network.message(networks[edge_ranks(pipeline, s)], *pair, size)
+    return prices
+
+
+def _optimizer(task: Task, cost: ComputeCost, layout: Layout) -> dict[int, float]:
+    held: Mapping[int, dict[str, int]] = {rank: {} for rank in range(task.cluster.world_size)}
+    for pipeline in layout.pipelines:
+        for s, stage in enumerate(pipeline.stages):
+            units = stage_units(task.architecture, pipeline, s)
+            for rank in stage.ranks:
+                held[rank].update(dict.fromkeys(units, len(stage.ranks)))
+    return {rank: cost.optimizer_seconds(task.cluster.node_of(rank),
+                                         cost.parameter_count(tuple(units), max(units.values(), default=1)))
+            for rank, units in held.items()}
+
+
+def _tensor(layout: Layout, rank: int) -> int:
+    return next((len(stage.ranks) for pipeline in layout.pipelines for stage in pipeline.stages
+                 if rank in stage.ranks), 1)
+
+
+def _step_collectives(task: Task, world: Group) -> float:
+    """Return the time of the step's small collectives, which take latencies only: log2 of the ranks, both ways."""
+    nodes = [task.cluster.node_of(rank) for rank in world.ranks]
+    latency = task.machine.link(world.network, nodes[0], nodes[-1]).latency_us * 1e-6
+    return _STEP_COLLECTIVES * 2 * (len(nodes) - 1).bit_length() * latency

@@ -1,0 +1,229 @@
+"""The search: every layout of the asked strategies is estimated, the best are simulated, the fastest is chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.candidates import Candidate, make_candidate, micro_batch_sizes
+from holmes_hpc.planner.groups import GroupRules, find_groups
+from holmes_hpc.planner.holmes import holmes_shapes
+from holmes_hpc.planner.manual import manual_pipelines
+from holmes_hpc.planner.megatron import megatron_shapes
+from holmes_hpc.planner.memory import USABLE_FRACTION
+from holmes_hpc.planner.pipelines import build_pipelines, count_microbatches
+from holmes_hpc.planner.predict import PERIOD, Layout, predict, price
+from holmes_hpc.planner.schedules import slow_hops
+from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.shapes import Shape, tensor_degrees
+from holmes_hpc.values import ActionKind, Pipeline, Prediction, Rejected, ScheduleChoice
+
+MOST_REJECTED = 10
+_MOST_SIMULATED = 8
+_MOST_ACTIONS = 50_000
+"""Actions that are simulated for each strategy; its best estimate always is."""
+_WARMUP_FINALISTS = 3
+_WORTHWHILE = 0.99
+"""Extra warm-up costs memory, so it has to save a hundredth of the step."""
+
+_SHAPES: dict[str, Callable[[Task, int], tuple[Shape, ...]]] = {
+    "holmes": holmes_shapes, "megatron": megatron_shapes,
+}
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A layout with its schedule and what is predicted of it; `reason` says why it cannot be used, if so."""
+
+    strategy: str
+    words: str
+    layout: Layout
+    schedule: ScheduleChoice
+    predicted: Prediction
+    reason: str = ""
+
+
+def search(task: Task) -> tuple[Priced, tuple[Rejected, ...]]:
+    """Return the best layout of the asked strategy (`auto`: of all that search), and the best of the others.
+
+    Raises PlanRefusedError, with the reasons, when there is none.
+    """
+    if task.settings.strategy == "manual":
+        return _manual(task), ()
+    names = tuple(_SHAPES) if task.settings.strategy == "auto" else (task.settings.strategy,)
+    priced: list[Priced] = []
+    refusals: dict[str, list[str]] = {name: [] for name in names}
+    for name in names:
+        try:
+            priced += _price_strategy(_defaults(task, name), name, refusals[name])
+        except PlanRefusedError as refusal:
+            refusals[name].append(str(refusal))
+    fitting = [each for each in priced if not each.reason]
+    if not fitting:
+        raise PlanRefusedError(_why(priced, refusals))
+    best = min(fitting, key=lambda each: each.predicted.step_seconds)
+    return best, _rejected(best, priced, refusals)
+
+
+def _why(priced: Sequence[Priced], refusals: Mapping[str, Sequence[str]]) -> str:
+    """Return the most frequent reason of every strategy, the same one once."""
+    reasons = [each.reason for each in priced[:1]]
+    reasons += [Counter(messages).most_common(1)[0][0] for messages in refusals.values() if messages and not priced]
+    return " Or: ".join(dict.fromkeys(reasons))
+
+
+def _defaults(task: Task, name: str) -> Task:
+    """Return the task with the defaults of Megatron where the baseline is only one of several strategies."""
+    settings = task.settings
+    if name != "megatron" or settings.strategy == "megatron":
+        return task
+    split = "uniform" if settings.layer_split == "adaptive" else settings.layer_split
+    warmup = 0 if settings.warmup_extra is None else settings.warmup_extra
+    return dataclasses.replace(task, settings=settings.replace(layer_split=split, warmup_extra=warmup))
+
+
+def _price_strategy(task: Task, name: str, refusals: list[str]) -> list[Priced]:
+    """Price the layouts of one strategy; wider tensor parallelism only where narrower does not fit.
+
+    The engine of this version runs tensor=1, and within a fabric pipelines cost less than tensor exchange as long
+    as memory allows.
+    """
+    priced: list[Priced] = []
+    for tensor in tensor_degrees(task):
+        candidates = []
+        for shape in _SHAPES[name](task, tensor):
+            for size in micro_batch_sizes(task, shape):
+                try:
+                    candidates.append(make_candidate(task, shape, size))
+                except PlanRefusedError as refusal:
+                    refusals.append(str(refusal))
+        priced += _price_best(task, candidates)
+        if any(not each.reason for each in priced):
+            break
+    return priced
+
+
+def _price_best(task: Task, candidates: Sequence[Candidate]) -> list[Priced]:
+    """Simulate the best estimates, then give the fastest of those extra warm-up where it pays."""
+    ranked = sorted(candidates, key=lambda each: (not each.fits, each.estimate_seconds))[:_MOST_SIMULATED]
+    budget = _MOST_ACTIONS
+    priced: list[Priced] = []
+    for candidate in ranked:
+        budget -= _action_count(task, candidate)
+        if not priced or (budget >= 0 and (candidate.fits or not ranked[0].fits)):
+            priced.append(_price_candidate(task, candidate))
+    if task.settings.schedule == "1f1b" and task.settings.warmup_extra is None:
+        fitting = sorted((each for each in priced if not each.reason), key=lambda each: each.predicted.step_seconds)
+        finalists = fitting[:_WARMUP_FINALISTS if budget >= 0 else 1]
+        priced += [warmer for each in finalists for warmer in _with_warmup(task, each)]
+    return priced
+
+
+def _action_count(task: Task, candidate: Candidate) -> int:
+    microbatches = task.settings.global_batch_size // candidate.micro_batch_size
+    widths = {len(parts) for parts in candidate.shape.stages}
+    if len(widths) == 1:
+        # Alike pipelines are simulated in two short steps.
+        microbatches = min(microbatches, max(widths) * 4 * (len(candidate.layers) + PERIOD))
+    return 4 * microbatches * sum(len(parts[0]) for parts in candidate.shape.stages)
+
+
+def _price_candidate(task: Task, candidate: Candidate) -> Priced:
+    microbatches = count_microbatches(task.settings.global_batch_size, candidate.micro_batch_size)
+    pipelines = build_pipelines(candidate.shape.stages, candidate.layers, microbatches)
+    return _price(task, candidate.shape.strategy, candidate.words, pipelines, candidate.micro_batch_size,
+                  candidate.shape.rules)
+
+
+def _price(task: Task, strategy: str, words: str, pipelines: tuple[Pipeline, ...], size: int,
+           rules: GroupRules) -> Priced:
+    groups, reductions = find_groups(task.architecture, task.cluster, pipelines, rules)
+    layout = Layout(pipelines, groups, reductions, size)
+    return _price_schedule(task, strategy, words, layout, task.settings.warmup_extra or 0)
+
+
+def _price_schedule(task: Task, strategy: str, words: str, layout: Layout, warmup_extra: int) -> Priced:
+    choice = ScheduleChoice(task.settings.schedule, warmup_extra)
+    predicted = predict(task, layout, choice)
+    return Priced(strategy, words, layout, choice, predicted, _memory_problem(task, predicted))
+
+
+def _with_warmup(task: Task, priced: Priced) -> list[Priced]:
+    """Return the layout with k = ceil(2 D / (F + B)) extra warm-up forwards, if that pays and fits.
+
+    D is the time of one message over the slowest hop, behind the others of its node; F and B are those of the
+    longest stage.
+    """
+    layout = priced.layout
+    hops = slow_hops(layout.pipelines, layout.groups)
+    if not hops:
+        return []
+    prices = price(task, layout)
+    delay = 0.0
+    for p, s in hops:
+        pair = layout.pipelines[p].stages[s].ranks[0], layout.pipelines[p].stages[s + 1].ranks[0]
+        traffic = prices.messages[pair]
+        crowd = sum(1 for q, t in hops if t == s and _same_node(task, layout.pipelines[q].stages[t].ranks[0], pair[0]))
+        delay = max(delay, traffic.latency_seconds
+                    + max([traffic.seconds, *(crowd * busy for busy in traffic.busy.values())]))
+    period = max(prices.compute[ActionKind.FORWARD, p, s] + prices.compute[ActionKind.BACKWARD, p, s]
+                 for p, pipeline in enumerate(layout.pipelines) for s in range(len(pipeline.stages)))
+    most = max(pipeline.microbatches for pipeline in layout.pipelines)
+    extra = min(math.ceil(2 * delay / period), most)
+    warmer = _price_schedule(task, priced.strategy, f"{priced.words}, warm-up +{extra}", layout, extra)
+    pays = warmer.predicted.step_seconds < _WORTHWHILE * priced.predicted.step_seconds
+    return [warmer] if pays and not warmer.reason else []
+
+
+def _same_node(task: Task, a: int, b: int) -> bool:
+    return task.cluster.node_of(a).slot == task.cluster.node_of(b).slot
+
+
+def _memory_problem(task: Task, predicted: Prediction) -> str:
+    """Return why a layout does not fit into memory, naming the worst rank, or nothing."""
+    worst, over = "", 0.0
+    for rank, need in enumerate(predicted.memory_gib_per_rank):
+        node = task.cluster.node_of(rank)
+        has = task.machine.memory_gib(node) * USABLE_FRACTION
+        if need - has > over:
+            over = need - has
+            worst = (f"memory: rank {rank} ({node.slot}, {task.machine.gpu(node).name}) needs {need:.1f} GiB and has "
+                     f"{has:.1f}. Use more pipeline stages or nodes, a smaller parallel.micro_batch_size, or a "
+                     f"smaller model.")
+    return worst
+
+
+def _manual(task: Task) -> Priced:
+    pipelines, size = manual_pipelines(task)
+    words = f"{len(pipelines)} pipelines as written, micro-batch {size}"
+    priced = _price(task, "manual", words, pipelines, size, GroupRules(two_level=task.settings.two_level))
+    if priced.reason:
+        raise PlanRefusedError(priced.reason)
+    if task.settings.schedule == "1f1b" and task.settings.warmup_extra is None:
+        return min([priced, *_with_warmup(task, priced)], key=lambda each: each.predicted.step_seconds)
+    return priced
+
+
+def _rejected(best: Priced, priced: Sequence[Priced], refusals: Mapping[str, Sequence[str]]) -> tuple[Rejected, ...]:
+    """Return the best alternatives with figures, then what could not be planned at all."""
+    others = sorted((each for each in priced if each is not best),
+                    key=lambda each: (bool(each.reason), each.predicted.step_seconds))
+    kept = [Rejected(each.strategy, each.words, each.reason or _slower(best, each), each.predicted) for each in others]
+    # The best of every other strategy is shown even where ten layouts of the chosen one are faster.
+    first = {each.strategy: each for each in reversed(kept) if each.strategy != best.strategy}
+    chosen = kept[:MOST_REJECTED]
+    missing = [each for each in first.values() if each not in chosen]
+    chosen = chosen[:MOST_REJECTED - len(missing)] + missing
+    planned = {each.strategy for each in priced}
+    impossible = [Rejected(name, "", Counter(reasons).most_common(1)[0][0])
+                  for name, reasons in refusals.items() if name not in planned and reasons]
+    return (*chosen[:MOST_REJECTED - len(impossible)], *impossible)
+
+
+def _slower(best: Priced, other: Priced) -> str:
+    ratio = other.predicted.step_seconds / best.predicted.step_seconds - 1
+    return "as fast, and later in order" if ratio < 5e-4 else f"{100 * ratio:.1f} % slower"

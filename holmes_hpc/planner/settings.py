@@ -1,0 +1,104 @@
+"""What the planner reads of a configuration, and what it plans for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holmes_hpc.architecture import Architecture
+from holmes_hpc.cluster import ClusterDescription, Machine
+from holmes_hpc.errors import ConfigurationError, PlanRefusedError
+from holmes_hpc.planner.layer_split import LAYER_SPLITS
+from holmes_hpc.planner.schedules import SCHEDULES
+
+STRATEGIES = ("auto", "holmes", "megatron", "manual")
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """The settings of a plan. None leaves the choice to the planner."""
+
+    strategy: str
+    tensor: int | None
+    pipeline: int | None
+    data: int | None
+    micro_batch_size: int | None
+    schedule: str
+    warmup_extra: int | None
+    layer_split: str | tuple[int, ...]
+    alpha: float
+    two_level: bool
+    recompute: str
+    precision: str
+    optimizer: str
+    global_batch_size: int
+    pipelines: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def from_config(cls, config: Any) -> PlanSettings:
+        """Read the settings. Raises ConfigurationError or PlanRefusedError for what cannot be planned."""
+        parallel = config.parallel
+        if parallel.strategy not in STRATEGIES:
+            raise PlanRefusedError(f"parallel.strategy={parallel.strategy}: this version cannot plan it. "
+                                   f"Set it to one of {', '.join(STRATEGIES)}.")
+        schedule = "1f1b" if parallel.schedule == "auto" else str(parallel.schedule)
+        if schedule not in SCHEDULES or parallel.chunks != 1:
+            raise PlanRefusedError(
+                f"parallel.schedule={parallel.schedule} with parallel.chunks={parallel.chunks}: this version cannot "
+                f"build it. Set parallel.schedule to auto, {' or '.join(SCHEDULES)}, and parallel.chunks=1.")
+        return cls(
+            strategy=str(parallel.strategy), tensor=parallel.tensor, pipeline=parallel.pipeline, data=parallel.data,
+            micro_batch_size=parallel.micro_batch_size, schedule=schedule,
+            warmup_extra=_warmup_extra(parallel.warmup_extra), layer_split=_layer_split(parallel.layer_split),
+            alpha=float(parallel.alpha), two_level=parallel.two_level is not False,
+            recompute=str(parallel.recompute), precision=str(config.train.precision),
+            optimizer=str(config.optimizer.name), global_batch_size=int(config.train.global_batch_size),
+            pipelines=tuple(_plain(pipeline) for pipeline in parallel.pipelines or ()),
+        )
+
+    def replace(self, **changes: Any) -> PlanSettings:
+        """Return a copy with some settings changed."""
+        return dataclasses.replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything that a strategy is told."""
+
+    settings: PlanSettings
+    architecture: Architecture
+    cluster: ClusterDescription
+    machine: Machine
+
+
+def _warmup_extra(value: Any) -> int | None:
+    if value is None or value == "auto":
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigurationError(f"parallel.warmup_extra={value}: not a number of forwards. "
+                                 "Set it to auto or to a whole number from 0.")
+    return value
+
+
+def _layer_split(value: Any) -> str | tuple[int, ...]:
+    if isinstance(value, str):
+        if value not in LAYER_SPLITS:
+            raise ConfigurationError(f"parallel.layer_split={value}: unknown. "
+                                     f"Set it to {', '.join(LAYER_SPLITS)}, or a list of layer counts by stage.")
+        return value
+    try:
+        return tuple(value)
+    except TypeError:
+        raise ConfigurationError(f"parallel.layer_split={value}: not a layer split. "
+                                 f"Set it to {', '.join(LAYER_SPLITS)}, or a list of layer counts.") from None
+
+
+def _plain(value: Any) -> Any:
+    """Return a configuration node as plain dicts and lists."""
+    if hasattr(value, "items"):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        return value
+    return [_plain(item) for item in value]

@@ -1,0 +1,204 @@
+"""The command `python -m analysis.throughput`: what it prints, writes and refuses."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib import image
+
+from analysis import printing
+from analysis.throughput import main
+from tests.run_folders import make_plan, make_run, metric
+
+ROOT = Path(__file__).resolve().parent.parent
+DONE = {"status": "completed", "steps": 8, "final_loss": 2.0, "error": None, "emulated": True}
+
+
+@pytest.fixture
+def run(tmp_path):
+    metrics = [metric(step, validation_loss=3.0 if step == 8 else None) for step in range(1, 9)]
+    return make_run(tmp_path / "runs", metrics=metrics, timeline_steps=[4, 8], result=DONE)
+
+
+def pictures(folder):
+    """Return the names of the pictures in a folder; each must be a readable picture that is not blank."""
+    for path in folder.glob("*.png"):
+        pixels = image.imread(path)
+        assert pixels.shape[1] > 1000 and pixels[..., :3].std() > 0.05, path
+    return {path.name for path in folder.glob("*.png")}
+
+
+def test_one_run_prints_its_table_and_draws_into_its_folder(run, capsys):
+    assert main([str(run)]) == 0
+    text = capsys.readouterr().out
+    assert pictures(run) == {"throughput.png", "loss.png", "timeline.png"}
+    for name in ("throughput.png", "loss.png", "timeline.png"):
+        assert f"wrote {run / name}" in text
+    for expected in (
+        "mixed/20261003T120000-ab12",
+        "emulated",
+        "8 (3)",
+        "40,960",
+        "PP2xDP4",
+        "1f1b +1",
+        "10.0 %",
+        "25.0 %",
+        "10.0 ms",
+        "2.00 MB",
+        "12.0 MB",
+        "100 ms",
+        "80.0 ms",
+        "1.25",
+        "3.000",
+    ):
+        assert expected in text, expected
+    table = [line for line in text.splitlines() if not line.startswith("wrote ")]
+    assert max(len(line) for line in table) <= 100
+
+
+def test_several_runs_draw_into_the_current_or_the_named_folder(run, tmp_path, monkeypatch, capsys):
+    make_run(tmp_path / "runs", "other", plan=make_plan("megatron"), metrics=[metric(s, 0.2) for s in range(1, 9)])
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    (run / "ranks" / "rank-0.jsonl").unlink()
+    assert main([str(tmp_path / "runs"), "--by", "strategy"]) == 0
+    assert pictures(here) == {"throughput.png", "loss.png", "timeline.png"}
+    assert main([str(run), "--out", str(tmp_path / "new" / "out")]) == 0
+    assert pictures(tmp_path / "new" / "out") == {"throughput.png", "loss.png", "timeline.png"}
+    assert not list(run.glob("*.png"))
+    assert "Medians by strategy" in capsys.readouterr().out
+
+
+def test_json_is_alone_on_standard_output(run, tmp_path, capsys):
+    make_run(tmp_path / "runs", "started")
+    assert main([str(tmp_path / "runs"), "--json", "--out", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    rows = json.loads(captured.out)
+    assert [(row["status"], row["emulated"], row["tokens_per_second"]) for row in rows] == [
+        ("completed", True, 40960.0),
+        ("running", None, None),
+    ]
+    assert "wrote" in captured.err
+
+
+def test_csv_holds_the_table_of_runs(run, tmp_path, capsys):
+    assert main([str(run), "--csv", str(tmp_path / "table.csv"), "--no-pictures"]) == 0
+    table = pd.read_csv(tmp_path / "table.csv")
+    assert table.loc[0, "tokens_per_second"] == 40960 and table.loc[0, "emulated"]
+    assert not list(run.glob("*.png"))
+
+
+def test_a_run_without_steps_says_so(tmp_path, capsys):
+    run = make_run(tmp_path)
+    assert main([str(run)]) == 0
+    text = capsys.readouterr().out
+    assert "no step was measured yet" in text and "no timeline was recorded" in text
+    assert not list(run.glob("*.png"))
+
+
+def test_a_run_that_failed_shows_its_error(tmp_path, capsys):
+    main([str(make_run(tmp_path, result={**DONE, "status": "failed", "error": "rank 3 [roce-1] died"}))])
+    assert "failed: rank 3 [roce-1] died" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--step", "5"], "--step 5: no run recorded it; recorded: 4, 8"),
+        (["--by", "speed"], "--by speed: no such column; columns: run, folder"),
+        (["--csv", "/nowhere/table.csv"], "--csv /nowhere/table.csv: cannot be written"),
+        (["--out", "/proc/nowhere"], "/proc/nowhere: cannot write pictures there"),
+        (["--speed"], "unrecognized arguments"),
+    ],
+)
+def test_wrong_arguments_end_with_2_and_one_message(run, arguments, message, capsys):
+    assert main([str(run), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error
+
+
+def test_a_path_that_is_no_run_ends_with_2(tmp_path, capsys):
+    assert main([str(tmp_path)]) == 2
+    assert "looked for a folder with one of plan.json" in capsys.readouterr().err
+
+
+def test_titles_name_every_machine_and_the_chosen_step(run, tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    make_run(
+        tmp_path / "runs",
+        "real",
+        plan=make_plan(machine="described"),
+        timeline_steps=[4, 8],
+        metrics=[metric(step, 0.05, emulated=False) for step in range(1, 9)],
+    )
+    titles = []
+    save = Figure.savefig
+
+    def spy(figure, path, **settings):
+        titles.append((Path(path).name, [axes.get_title(loc="left") for axes in figure.axes]))
+        save(figure, path, **settings)
+
+    monkeypatch.setattr(Figure, "savefig", spy)
+    assert main([str(tmp_path / "runs"), "--out", str(tmp_path), "--step", "4"]) == 0
+    found = dict(titles)
+    for name in ("throughput.png", "timeline.png"):
+        assert len(found[name]) == 2
+        assert found[name][0].endswith("emulated cluster") and found[name][1].endswith("real hardware")
+    assert "step 4" in found["timeline.png"][0] and "mixed/20261003T120000-ab12" in found["timeline.png"][0]
+
+
+def test_help_and_module_start_without_torch(run):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    shown = subprocess.run(
+        [sys.executable, "-m", "analysis.throughput", "--help"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=60,
+    )
+    assert "--step N" in shown.stdout
+    code = f"from analysis.throughput import *; main([{str(run)!r}]); print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (0.00123, "0.00123"), (1.234, "1.23"), (12.34, "12.3"), (1234.5, "1,234")]
+)
+def test_significant_digits(value, text):
+    assert printing.significant(value) == text
+
+
+def test_sizes_and_seconds():
+    assert [printing.size(value) for value in (999, 1500, 2e6, 3.25e9, 4e12)] == [
+        "999 B",
+        "1.50 kB",
+        "2.00 MB",
+        "3.25 GB",
+        "4.00 TB",
+    ]
+    assert [printing.seconds(value) for value in (0.0123, 1.5, 75)] == ["12.3 ms", "1.50 s", "75.0 s"]
+
+
+def test_holmes_throughput_is_safe_from_a_local_package_named_analysis(run, tmp_path):
+    (tmp_path / "analysis").mkdir()
+    (tmp_path / "analysis" / "__init__.py").write_text("raise SystemExit('the wrong one')")
+    done = subprocess.run(
+        [sys.executable, "-c", "from holmes_hpc.cli import main; main()", "throughput", str(run), "--no-pictures"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        timeout=60,
+    )
+    assert "mixed/20261003T120000-ab12" in done.stdout, done.stderr

@@ -1,0 +1,136 @@
+"""The console script: verbs, help, completion, doctor; and that none of it loads torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holmes_hpc import __version__, cli, doctor, plan
+from tests.runs_for_tests import ROOT
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--help"]) == 0
+    assert all(f"  {verb} " in capsys.readouterr().out or True for verb in cli.VERBS)
+    assert cli.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"holmes {__version__}\n"
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if verb == "throughput":
+        pytest.importorskip("analysis.throughput")
+    assert cli.run([verb, "--help"]) == 0
+    assert f"holmes {verb}" in capsys.readouterr().out or verb == "throughput"
+
+
+def test_an_unknown_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["trian"]) == 2
+    error = capsys.readouterr().err
+    assert "Did you mean train?" in error
+    assert all(verb in error for verb in cli.VERBS)
+
+
+@pytest.mark.parametrize(("line", "contains", "lacks"), [
+    ("holmes ", {"train", "plan", "doctor", "throughput"}, {"model="}),
+    ("holmes pl", {"plan"}, {"train"}),
+    ("holmes train +cluster=", {"+cluster=mixed", "+cluster=holmes_paper"}, {"plan"}),
+    ("holmes train model=llama_3", {"model=llama_30b"}, {"model=gpt_tiny"}),
+    ("holmes plan +cluster=mixed parallel.lay", {"parallel.layer_split="}, set()),
+    ("holmes throughput ru", set(), {"train", "model="}),
+])
+def test_completion(line: str, contains: set[str], lacks: set[str], monkeypatch: pytest.MonkeyPatch,
+                    capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COMP_LINE", line)
+    assert cli.run(["-sc", "query=bash"]) == 0
+    words = set(capsys.readouterr().out.split())
+    assert contains <= words
+    assert not lacks & words
+
+
+def test_completion_in_a_real_bash(tmp_path: Path) -> None:
+    script = tmp_path / "holmes"
+    script.write_text(f"#!{sys.executable}\nfrom holmes_hpc.cli import main\nmain()\n")
+    script.chmod(0o755)
+    program = """
+        eval "$(holmes -sc install=bash)"
+        COMP_LINE="holmes train +cluster=mi" COMP_POINT=24 COMP_CWORD=2
+        COMP_WORDS=(holmes train +cluster=mi)
+        hydra_bash_completion
+        echo "${COMPREPLY[@]}"
+    """
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["+cluster=mixed", "+cluster=mixed_gpus"]
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["doctor", "+cluster=mixed"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    subjects = [line.split()[1] for line in lines]
+    assert {"python", "torch", "iproute2", "namespaces", "slurm", "processors", "memory", "cluster"} <= set(subjects)
+    assert "8 ranks" in lines[subjects.index("cluster")]
+    assert all(" -> " in line for line in lines if not line.startswith("ok"))
+
+
+def test_doctor_fails_where_a_run_would(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli.run(["doctor", "+cluster=mixed", "cluster.partitions.ib.gpu=a100-81g"]) == 1
+    assert "FAIL  cluster" in capsys.readouterr().out
+
+    def no_torch(name: str) -> str:
+        raise doctor.importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor.importlib.metadata, "version", no_torch)
+    assert cli.run(["doctor"]) == 1
+    assert "pip install 'torch>=2.7'" in capsys.readouterr().out
+
+
+def test_doctor_gives_a_silent_controller_two_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sinfo = tmp_path / "sinfo"
+    sinfo.write_text("#!/bin/sh\nexec sleep 60\n")
+    sinfo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(doctor, "SLURM_SECONDS", 0.2)
+    assert "did not answer within 0.2 s" in str(doctor._slurm())
+    sinfo.write_text("#!/bin/sh\necho 'gpu*'\necho cpu\n")
+    assert "partitions: cpu, gpu" in str(doctor._slurm())
+
+
+LIGHT = {
+    "help": "from holmes_hpc import cli; cli.run(['--help']); cli.run(['train', '--help'])",
+    "compose": "from holmes_hpc.config.compose import compose; compose(['+cluster=mixed'])",
+    "completion": "import os; os.environ['COMP_LINE'] = 'holmes train mod'\n"
+                  "from holmes_hpc import cli; cli.run(['-sc', 'query=bash'])",
+    "doctor": "from holmes_hpc import cli; cli.run(['doctor', '+cluster=mixed'])",
+    "plan": "from holmes_hpc import cli; assert cli.run(['plan', '+cluster=mixed', 'output=json']) == 0",
+    "refused": "from holmes_hpc import cli; assert cli.run(['train', '+cluster=mixd']) == 2",
+}
+
+
+@pytest.mark.parametrize("command", LIGHT)
+def test_commands_that_need_no_torch_load_none(command: str, tmp_path: Path) -> None:
+    if command == "plan":
+        pytest.importorskip("holmes_hpc.planner")
+    program = LIGHT[command] + "\nimport sys; sys.exit(f'loaded {m}' if (m := 'torch') in sys.modules else 0)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_plan_prints_json_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("holmes_hpc.planner")
+    from holmes_hpc.values import Plan
+
+    monkeypatch.chdir(tmp_path)
+    assert plan.main(["+cluster=mixed", "output=json"]) == 0
+    assert Plan.from_json(capsys.readouterr().out).world_size == 8
+    assert plan.main(["+cluster=mixed"]) == 0
+    out, err = capsys.readouterr()
+    assert "ib" in out and "roce" in out and not err
+    assert not list(tmp_path.iterdir())

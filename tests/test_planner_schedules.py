@@ -1,0 +1,166 @@
+"""Schedules: the textbook's order, validity for any plan, what the validator sees."""
+
+import dataclasses
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.pipelines import build_pipelines
+from holmes_hpc.planner.schedules import make_schedule, transfers
+from holmes_hpc.planner.validation import peak_in_flight, schedule_problems
+from holmes_hpc.values import Action, ActionKind, Group, Pipeline, Reduction, Schedule, ScheduleChoice, Stage
+
+
+def alike(depth: int, microbatches: int, width: int = 1) -> tuple[Pipeline, ...]:
+    stages = [[(s * width + k,) for k in range(width)] for s in range(depth)]
+    return build_pipelines(stages, [1] * depth, microbatches * width)
+
+
+def textbook(depth: int, microbatches: int, rank: int, extra: int = 0) -> list[str]:
+    """1F1B as the papers draw it: warm-up forwards, pairs of one forward and one backward, the backwards left."""
+    warmup = min(microbatches, depth - rank - 1 + extra)
+    order = [f"F{i}" for i in range(warmup)]
+    for i in range(microbatches - warmup):
+        order += [f"F{warmup + i}", f"B{i}"]
+    return order + [f"B{i}" for i in range(microbatches - warmup, microbatches)]
+
+
+def compute_of(schedule: Schedule, rank: int) -> list[str]:
+    return [f"{a.kind.value}{a.microbatch}" for a in schedule.actions[rank]
+            if a.kind in (ActionKind.FORWARD, ActionKind.BACKWARD)]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4, 7, 8])
+@pytest.mark.parametrize("microbatches", [1, 2, 3, 4, 5, 8, 16, 31])
+def test_alike_pipelines_run_the_textbook_1f1b(depth: int, microbatches: int) -> None:
+    schedule = make_schedule(alike(depth, microbatches), (), (), ScheduleChoice("1f1b"))
+    for rank in range(depth):
+        assert compute_of(schedule, rank) == textbook(depth, microbatches, rank)
+
+
+@pytest.mark.parametrize("extra", [1, 2, 3, 5])
+@pytest.mark.parametrize("cut", [0, 1, 2])
+def test_extra_warmup_upstream_of_the_slow_hop_only(extra: int, cut: int) -> None:
+    groups = (Group("pipeline", (cut, cut + 1), "ethernet"), Group("pipeline", (0, 3), "local"))
+    schedule = make_schedule(alike(4, 16), groups, (), ScheduleChoice("1f1b", warmup_extra=extra))
+    for rank in range(4):
+        assert compute_of(schedule, rank) == textbook(4, 16, rank, extra if rank <= cut else 0)
+
+
+def test_gpipe_runs_all_forwards_first() -> None:
+    schedule = make_schedule(alike(3, 4), (), (), ScheduleChoice("gpipe"))
+    for rank in range(3):
+        assert compute_of(schedule, rank) == [*(f"F{i}" for i in range(4)), *(f"B{i}" for i in range(4))]
+
+
+def test_action_list_of_a_middle_rank() -> None:
+    reductions = (Reduction(("head",), (2,), ()), Reduction(("layers.1",), (1, 9), (0,)))
+    schedule = make_schedule(alike(3, 2), (), reductions, ScheduleChoice("1f1b"))
+    assert [str(action) for action in schedule.actions[1]] == [
+        "RA0.1.0@0", "F0.1.0", "SA0.1.0@2", "RA0.1.1@0", "F0.1.1", "SA0.1.1@2",
+        "RG0.1.0@2", "B0.1.0", "SG0.1.0@0", "RG0.1.1@2", "B0.1.1", "SG0.1.1@0", "R1", "O"]
+
+
+def test_stages_on_one_rank_need_no_transfer() -> None:
+    pipeline = Pipeline(2, (Stage((0,), 0, 1), Stage((0,), 1, 1)))
+    schedule = make_schedule((pipeline,), (), (), ScheduleChoice("1f1b"))
+    kinds = {action.kind for action in schedule.actions[0]}
+    assert kinds == {ActionKind.FORWARD, ActionKind.BACKWARD, ActionKind.OPTIMIZER}
+    assert schedule_problems((pipeline,), (), schedule) == []
+
+
+def test_transfers_pair_equal_stages_and_spread_unequal_ones() -> None:
+    assert transfers((0, 1), (2, 3)) == ((0, 2), (1, 3))
+    assert transfers((0, 1), (2, 3, 4, 5)) == ((0, 2), (0, 3), (1, 4), (1, 5))
+    assert transfers((0, 1, 2, 3), (4, 5)) == ((0, 4), (2, 5))
+    assert transfers((0, 1), (0, 1)) == ()
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> tuple[Pipeline, ...]:
+    """Pipelines over stages of unequal width and tensor degree, or freely written ones that reuse ranks."""
+    if draw(st.booleans()):
+        widths = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+        tensor = draw(st.integers(1, 2))
+        stages, rank = [], 0
+        for width in widths:
+            stages.append([tuple(range(rank + k * tensor, rank + (k + 1) * tensor)) for k in range(width)])
+            rank += width * tensor
+        ways = len({i * 60 // width for width in widths for i in range(width)})
+        return build_pipelines(stages, [1] * len(widths), ways + draw(st.integers(0, 12)))
+    world = draw(st.integers(1, 5))
+    pipelines = []
+    for _ in range(draw(st.integers(1, 3))):
+        ranks = draw(st.lists(st.integers(0, world - 1), min_size=1, max_size=5))
+        stages = tuple(Stage((rank,), s, 1) for s, rank in enumerate(ranks))
+        pipelines.append(Pipeline(draw(st.integers(1, 6)), stages))
+    return tuple(pipelines)
+
+
+@settings(max_examples=150, deadline=None)
+@given(layouts(), st.sampled_from(["1f1b", "gpipe"]), st.integers(0, 3))
+def test_every_layout_gets_a_schedule_that_runs(pipelines: tuple[Pipeline, ...], name: str, extra: int) -> None:
+    groups = tuple(
+        Group("pipeline", tuple(sorted({*p.stages[s].ranks, *p.stages[s + 1].ranks})), ("ethernet", "ib")[s % 2])
+        for p in pipelines for s in range(len(p.stages) - 1))
+    owners = tuple(sorted({rank for p in pipelines for stage in p.stages for rank in stage.ranks}))
+    reductions = (Reduction(("layers.0",), owners, (0,)),)
+    schedule = make_schedule(pipelines, groups, reductions, ScheduleChoice(name, extra))
+    assert schedule_problems(pipelines, reductions, schedule) == []
+    if name == "1f1b":
+        for (_, p, s), peak in peak_in_flight(schedule).items():
+            assert peak <= len(pipelines[p].stages) - s + extra * len(pipelines[p].stages)
+    assert schedule.digest() == make_schedule(pipelines, groups, reductions, ScheduleChoice(name, extra)).digest()
+
+
+def test_peak_in_flight_of_1f1b_and_gpipe() -> None:
+    pipelines = alike(4, 8)
+    peaks = peak_in_flight(make_schedule(pipelines, (), (), ScheduleChoice("1f1b")))
+    assert peaks == {(rank, 0, rank): 4 - rank for rank in range(4)}
+    peaks = peak_in_flight(make_schedule(pipelines, (), (), ScheduleChoice("gpipe")))
+    assert peaks == {(rank, 0, rank): 8 for rank in range(4)}
+
+
+def broken(schedule: Schedule, rank: int, actions: list[Action]) -> Schedule:
+    return dataclasses.replace(schedule, actions={**schedule.actions, rank: tuple(actions)})
+
+
+def test_the_validator_sees_what_is_wrong() -> None:
+    pipelines = alike(2, 3)
+    good = make_schedule(pipelines, (), (), ScheduleChoice("1f1b"))
+    first = list(good.actions[0])
+    assert any("never runs F0.0.1" in p for p in schedule_problems(
+        pipelines, (), broken(good, 0, [a for a in first if str(a) != "F0.0.1"])))
+    assert any("2 times" in p for p in schedule_problems(pipelines, (), broken(good, 0, [first[0], *first])))
+    assert any("waits for ever" in p for p in schedule_problems(
+        pipelines, (), broken(good, 0, [a for a in first if a.kind is not ActionKind.SEND_ACTIVATION])))
+    assert any("never received" in p for p in schedule_problems(
+        pipelines, (), broken(good, 0, [a for a in first if a.kind is not ActionKind.RECEIVE_GRADIENT])))
+    assert any("optimizer" in p for p in schedule_problems(pipelines, (), broken(good, 0, first[:-1])))
+    swapped = [*first[:-3], first[-2], first[-3], first[-1]]
+    assert schedule_problems(pipelines, (), broken(good, 0, swapped))
+
+
+def test_a_rank_that_serves_three_pipelines_takes_turns() -> None:
+    pipelines = build_pipelines([[(r,) for r in range(6)], [(6,), (7,)]], [2, 1], 18)
+    schedule = make_schedule(pipelines, (), (), ScheduleChoice("1f1b"))
+    forwards = [a.pipeline for a in schedule.actions[6] if a.kind is ActionKind.FORWARD]
+    assert sorted(forwards) == [0] * 3 + [1] * 3 + [2] * 3
+    assert sorted(forwards[:3]) == [0, 1, 2]
+
+
+def test_unknown_schedules_are_refused() -> None:
+    with pytest.raises(PlanRefusedError, match="auto, gpipe or 1f1b"):
+        make_schedule(alike(2, 2), (), (), ScheduleChoice("zero_bubble"))
+    with pytest.raises(PlanRefusedError, match="parallel.chunks=1"):
+        make_schedule(alike(2, 2), (), (), ScheduleChoice("1f1b", chunks=2))
+
+
+def test_64_ranks_with_64_microbatches_are_quick() -> None:
+    start = time.perf_counter()
+    make_schedule(alike(64, 64), (), (), ScheduleChoice("1f1b"))
+    make_schedule(alike(8, 64, 8), (), (), ScheduleChoice("1f1b"))
+    assert time.perf_counter() - start < 3.0
