@@ -21,7 +21,7 @@ def architecture(**changes) -> Architecture:
 
 
 def open_data(model_changes=(), **data):
-    config = OmegaConf.merge(OmegaConf.structured(Data), data)
+    config = OmegaConf.merge(OmegaConf.structured(Data), {"cache": "unused", **data})
     return open_dataset(config, architecture(**dict(model_changes)))
 
 

@@ -34,7 +34,9 @@ def text_files(settings: SourceSettings) -> list[Path]:
         for folder, folders, names in os.walk(root, onerror=_raise, followlinks=True):
             folders[:] = [name for name in folders if not name.startswith(".")]
             for name in names:
-                if not name.startswith(".") and fnmatch(name, settings.pattern):
+                if name.startswith("."):
+                    continue
+                if fnmatch(name, settings.pattern):
                     found.append(Path(folder, name))
                 else:
                     others += 1
