@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ from holmes_hpc.launch.here import run_here
 from holmes_hpc.planner import bind, plan, render
 from holmes_hpc.runs import RunFolder, heal, read_result
 from holmes_hpc.submit import decide_mode
+from holmes_hpc.values import Plan
 from holmes_hpc.values.capabilities import unsupported
 
 LOG = logging.getLogger(__name__)
+
+PLAN_WIDTH = 120
+"""Columns of the printed plan where the output is no terminal."""
 
 
 def train(config: Any) -> tuple[int, float]:
@@ -28,8 +33,8 @@ def train(config: Any) -> tuple[int, float]:
     decision = decide_mode(config.launch.mode)
     cluster = ClusterDescription.from_config(config.cluster)
     chosen = plan(config, mode=decision.mode)
-    _refuse_unsupported(config)
-    console = Console()
+    _refuse_unsupported(config, chosen)
+    console = Console(width=None if sys.stdout.isatty() else PLAN_WIDTH)
     console.print(render(chosen, cluster))
     if config.launch.dry_run:
         LOG.warning("launch.dry_run: nothing is started; it would go to: %s", decision.reason)
@@ -42,11 +47,23 @@ def train(config: Any) -> tuple[int, float]:
     folder.config_path.write_text(OmegaConf.to_yaml(config))
     folder.write_text(folder.plan_path, bound.to_json())
     status = run_here(bound, config, cluster, folder, decision.mode)
+    if status == 0:
+        _report(folder)
     result = read_result(folder) or {}
     return status, float(result.get("tokens_per_second_median") or 0.0)
 
 
-def _refuse_unsupported(config: Any) -> None:
-    problems = unsupported(config)
+def _report(folder: RunFolder) -> None:
+    """Print the run's table and draw its pictures; a fault there does not undo a finished run."""
+    from analysis import throughput
+
+    try:
+        throughput.main([str(folder.path)])
+    except Exception as error:
+        LOG.warning("the run is complete, but its report failed: %s: %s", type(error).__name__, error)
+
+
+def _refuse_unsupported(config: Any, chosen: Plan) -> None:
+    problems = unsupported(config, chosen)
     if problems:
         raise ConfigurationError("; ".join(problems))

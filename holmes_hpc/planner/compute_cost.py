@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import Machine, Node
 
-_ACHIEVED = {"cpu": 0.55, "v100": 0.42, "v100-16g": 0.42, "t4": 0.35, "p100": 0.5, "mi250x": 0.4}
+_ACHIEVED = {"cpu": 0.65, "v100": 0.42, "v100-16g": 0.42, "t4": 0.35, "p100": 0.5, "mi250x": 0.4}
 """Fraction of the 16-bit peak that matrix products of a transformer reach."""
 _ACHIEVED_ELSE = 0.6
 _ACHIEVED_FLOAT32 = 0.8
 """Plain float32 units are narrow, so that memory rarely holds them up."""
 _ACHIEVED_MEMORY = 0.8
-_LAUNCH_SECONDS = {"cpu": 0.4e-3}
+_LAUNCH_SECONDS = {"cpu": 0.3e-3}
 _LAUNCH_SECONDS_ELSE = 0.3e-3
 """Least time of a layer's forward: Python and kernel launches."""
 _BACKWARD_FORWARDS = 2.0
@@ -118,7 +118,8 @@ def _unit_seconds(unit: str, architecture: Architecture, gpu: str, peak_tflops: 
                   precision: str, samples: int, tensor: int) -> float:
     """Return one unit's forward time. Looking up tokens is not counted, so the tied table costs nothing twice."""
     tokens = samples * architecture.sequence_length
-    achieved = _ACHIEVED.get(gpu, _ACHIEVED_FLOAT32 if precision == "float32" else _ACHIEVED_ELSE)
+    narrow = precision == "float32" and gpu != "cpu"
+    achieved = _ACHIEVED_FLOAT32 if narrow else _ACHIEVED.get(gpu, _ACHIEVED_ELSE)
     flops = architecture.forward_flops(unit, tokens) / tensor
     moved = architecture.forward_bytes_by_part(unit, tokens, _ELEMENT_BYTES[precision])
     elementwise = (moved.get("elementwise", 0) + moved.get("loss", 0)) / (memory_gb_per_second * 1e9

@@ -81,6 +81,7 @@ def _notes(task: Task, best: Priced) -> tuple[str, ...]:
         notes.append("the tied embedding's gradient crosses Ethernet in every step; model.tied_embeddings=false "
                      "avoids it")
     if best.schedule.warmup_extra:
-        hops = len(slow_hops(layout.pipelines, layout.groups))
-        notes.append(f"{best.schedule.warmup_extra} extra warm-up forwards upstream of {hops} slow hops")
+        hops = len({s for _, s in slow_hops(layout.pipelines, layout.groups)})
+        notes.append(f"warm-up +{best.schedule.warmup_extra}: so many more forwards start upstream of each of the "
+                     f"{hops} hop{'s' if hops > 1 else ''} over Ethernet, and their activations are kept")
     return tuple(notes)
