@@ -101,7 +101,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...]
 
 
 def reference_of(layout: list[str], known: dict, folder: Path) -> list[dict]:
-    options = tuple(o for o in layout if o.startswith(("model.", "optimizer")))
+    options = tuple(o for o in layout if o.startswith(("model", "optimizer")))
     if options not in known:
         folder.mkdir()
         known[options] = train(folder, [*ONE, *COMMON, *options]).rows
