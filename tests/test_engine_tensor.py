@@ -29,6 +29,7 @@ SIZES = {"num_layers": 3, "hidden_size": 24, "num_heads": 6, "vocab_size": 36, "
          "ffn_hidden_size": 48, "initialization_std": 0.2}
 LLAMA = {**SIZES, "num_kv_heads": 2, "normalization": "rmsnorm", "activation": "swiglu",
          "position_embedding": "rotary", "bias": False, "tied_embeddings": False}
+FOUR = ["+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=4"]
 SEED = 5
 
 
@@ -191,7 +192,7 @@ def test_shares_compute_what_the_whole_does(settings: dict[str, Any], degree: in
 ])
 def test_indivisible_models_are_refused_with_a_remedy(overrides: list[str], words: tuple[str, ...]) -> None:
     with pytest.raises(PlanRefusedError) as refusal:
-        plan(compose(["+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=4", "parallel=megatron", *overrides]))
+        plan(compose([*FOUR, "parallel=megatron", *overrides]))
     assert all(word in str(refusal.value) for word in words), str(refusal.value)
 
 
