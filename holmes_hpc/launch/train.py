@@ -37,7 +37,7 @@ def train(config: Any) -> tuple[int, float]:
     if decision.mode == "rank":
         return run_as_rank(config), 0.0
     chosen = plan(config, mode="slurm" if decision.mode == "srun" else decision.mode)
-    _refuse_unsupported(config, chosen)
+    _refuse_unsupported(config)
     console = Console(width=None if sys.stdout.isatty() else PLAN_WIDTH)
     console.print(render(chosen, cluster))
     if config.launch.dry_run:
@@ -83,7 +83,7 @@ def _report(folder: RunFolder) -> None:
         LOG.warning("the run is complete, but its report failed: %s: %s", type(error).__name__, error)
 
 
-def _refuse_unsupported(config: Any, chosen: Plan) -> None:
-    problems = unsupported(config, chosen)
+def _refuse_unsupported(config: Any) -> None:
+    problems = unsupported(config)
     if problems:
         raise ConfigurationError("; ".join(problems))
