@@ -109,21 +109,11 @@ def price(task: Task, layout: Layout) -> Prices:
 
 def stage_seconds(task: Task, cost: ComputeCost, ranks: Sequence[int], units: tuple[str, ...],
                   samples: int) -> tuple[float, float]:
-    """Return forward and backward time of a stage: its slowest GPU's, and its tensor-parallel all-reduces."""
-    tensor = len(ranks)
+    """Return forward and backward time of a stage: its slowest GPU's, with its tensor ranks' sums."""
     nodes = list(dict.fromkeys(task.cluster.node_of(rank) for rank in ranks))
-    forward = max(cost.forward_seconds(node, units, samples, tensor) for node in nodes)
-    backward = max(cost.backward_seconds(node, units, samples, tensor) for node in nodes)
-    if tensor == 1:
-        return forward, backward
-    group = Group("tensor", tuple(ranks), task.cluster.shared_network(ranks))
-    size = task.architecture.boundary_bytes(samples, cost.element_bytes)
-    layers = sum(unit.startswith("layers.") for unit in units)
-    # Each layer's forward and backward sum their result over the tensor ranks twice.
-    # With sequence parallelism each sum is a gather and a scatter, which move as much.
-    exchange = 2 * layers * NetworkCost(task.machine).all_reduce(group, size).seconds
-    again = 2.0 if cost.recompute == "full" else 1.0
-    return forward + exchange, backward + again * exchange
+    ring = NetworkCost(task.machine).tensor_ring(ranks) if len(ranks) > 1 else None
+    times = [cost.directions(node, units, samples, len(ranks), ring) for node in nodes]
+    return max(each.forward for each in times), max(each.backward for each in times)
 
 
 def core_pools(task: Task) -> tuple[dict[int, str], dict[str, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from holmes_hpc.planner.cost.cpu import CPU, cpu_head_seconds
+from holmes_hpc.planner.cost.cpu import CPU, cpu_embedding_seconds, cpu_head_seconds
 from holmes_hpc.planner.cost.gpu_constants import LAUNCH_SECONDS
 from holmes_hpc.planner.cost.matrix import product_seconds
 from holmes_hpc.planner.cost.work import Seconds, Work
@@ -20,9 +20,9 @@ _GRADIENT_RESULT_BYTES = 8
 @functools.lru_cache(maxsize=16384)
 def embedding_seconds(work: Work) -> Seconds:
     """Return the time of looking up tokens and adding positions; the backward adds into the table's gradient."""
-    architecture, e = work.architecture, work.element_bytes
     if work.gpu.name == CPU:
-        return Seconds(0.0, 0.0, 0.0)
+        return cpu_embedding_seconds(work)
+    architecture, e = work.architecture, work.element_bytes
     mask = 1 if work.software.dropout else 0
     line = work.replicated_tokens * architecture.hidden_size
     table = architecture.vocab_size * architecture.hidden_size / work.tensor
@@ -35,10 +35,10 @@ def embedding_seconds(work: Work) -> Seconds:
 @functools.lru_cache(maxsize=16384)
 def head_seconds(work: Work) -> Seconds:
     """Return the time of the last norm, the product with the vocabulary, and the cross entropy."""
-    architecture, e, device = work.architecture, work.element_bytes, work.device if work.gpu.name != CPU else None
-    if device is None:
+    if work.gpu.name == CPU:
         return cpu_head_seconds(work)
-    hidden, words = architecture.hidden_size, architecture.vocab_size / work.tensor
+    device, e, hidden = work.device, work.element_bytes, work.architecture.hidden_size
+    words = work.architecture.vocab_size / work.tensor
     loss = work.tokens * words * work.software.loss_bytes / 2 / device.memory_speed
     norm = work.replicated_tokens * hidden * e / device.memory_speed
     forward = product_seconds(device, work.tokens, words, hidden, element_bytes=e) + loss + 2 * norm

@@ -45,7 +45,8 @@ _A100 = GpuConstants(
 
 
 def _like_a100(processors: int, *, matrix_share: float = _A100.matrix_share, ring_share: float = _A100.ring_share,
-               memory_share: float = _A100.memory_share, attention_share: float = _A100.attention_share) -> GpuConstants:
+               memory_share: float = _A100.memory_share, attention_share: float = _A100.attention_share
+               ) -> GpuConstants:
     return replace(_A100, processors=processors, matrix_share=matrix_share, ring_share=ring_share,
                    memory_share=memory_share, attention_share=attention_share)
 
@@ -107,6 +108,8 @@ NETWORK_SHARE: Mapping[str, float] = MappingProxyType({"ethernet": 0.94})
 """Share of a NIC's rate that large messages reach: TCP's and Ethernet's headers."""
 NETWORK_SHARE_ELSE = 0.8
 """The same for collectives over RDMA: 80 % of the sum of a node's NICs in NCCL tests on 8 HDR NICs."""
+_LOOPBACK_SHARE = 0.75
+"""gloo over the loopback interface while the same cores compute."""
 OVERLAPPED_COST = 0.5
 """Share of a collective's time that remains when it runs beside products: it takes processors and bandwidth."""
 
@@ -114,6 +117,11 @@ OVERLAPPED_COST = 0.5
 def constants(gpu: str) -> GpuConstants:
     """Return the constants of a GPU kind; for `cpu`, see `cpu.py`. Raises KeyError for an unknown kind."""
     return CONSTANTS[gpu]
+
+
+def local_share(gpu: str) -> float:
+    """Return the share of the link inside a node that large messages reach; on CPUs, of the loopback interface."""
+    return CONSTANTS[gpu].ring_share if gpu in CONSTANTS else _LOOPBACK_SHARE
 
 
 def network_share(network: str) -> float:

@@ -6,15 +6,15 @@ is what the accuracy tables are made with.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster.gpus import Gpu
 from holmes_hpc.planner.cost.collectives import Ring, all_reduce_seconds, gather_seconds, unit_directions
 from holmes_hpc.planner.cost.ends import embedding_seconds, head_seconds
-from holmes_hpc.planner.cost.gpu_constants import NETWORK_SHARE_ELSE, RING_STEP_SECONDS
+from holmes_hpc.planner.cost.gpu_constants import NETWORK_SHARE_ELSE, RING_STEP_SECONDS, local_share
 from holmes_hpc.planner.cost.layer import layer_seconds
+from holmes_hpc.planner.cost.memory_parts import rank_parameters
 from holmes_hpc.planner.cost.software import ENGINE, Software
 from holmes_hpc.planner.cost.work import Seconds, Work
 
@@ -133,8 +133,7 @@ def tensor_ring(run: RegularRun) -> Ring:
 
 def local_rate(gpu: Gpu) -> float:
     """Return the byte/s of large messages between GPUs of a node."""
-    from holmes_hpc.planner.cost.gpu_constants import constants
-    return gpu.intra_node_gb_per_second * 1e9 * constants(gpu.name).ring_share
+    return gpu.intra_node_gb_per_second * 1e9 * local_share(gpu.name)
 
 
 def hop_seconds(run: RegularRun) -> float:
@@ -159,14 +158,8 @@ def parameter_count(run: RegularRun, stage: int) -> float:
     """Return the parameters that one GPU of a stage holds; the table's copy of a tied last stage counts."""
     first, last = stage == 0, stage == run.pipeline - 1
     ends = run.architecture.stage_units(0, 0, first=first, last=last)
-    layer = rank_parameters(run.architecture, ("layers.0",), run.tensor)
-    return run.layers[stage] * layer + rank_parameters(run.architecture, ends, run.tensor)
-
-
-def rank_parameters(architecture: Architecture, units: Sequence[str], tensor: int) -> float:
-    """Return the parameters of units that one of `tensor` ranks holds: its share of split ones, all others."""
-    return sum(info.count / (1 if info.split_dim is None else tensor)
-               for unit in units for info in architecture.unit_parameters(unit))
+    layer = rank_parameters(run.architecture, "layers.0", run.tensor)
+    return run.layers[stage] * layer + sum(rank_parameters(run.architecture, unit, run.tensor) for unit in ends)
 
 
 def gradient_sum_seconds(run: RegularRun, stage: int, parameters: float) -> float:
@@ -188,7 +181,7 @@ def _embedding_sum_seconds(run: RegularRun) -> float:
     """Return the time of summing a tied table's gradient between first and last stage."""
     if run.pipeline == 1 or not run.architecture.tied_embeddings:
         return 0.0
-    table = rank_parameters(run.architecture, ("embedding.token",), run.tensor) * run.software.gradient_bytes
+    table = rank_parameters(run.architecture, "embedding.token", run.tensor) * run.software.gradient_bytes
     local = local_rate(run.gpu)
     if run.gpus <= run.gpus_per_node:
         return all_reduce_seconds(Ring(local), 2, table)
