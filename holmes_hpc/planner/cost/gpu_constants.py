@@ -3,7 +3,8 @@
 Fitted constants (`benchmarks/fit_constants.py` finds them again):
 - `matrix_share` and `ramp` of the A100, on the 8 rows of Korthikanti et al. 2022, Table 5;
 - `LAUNCH_SECONDS`, on the single-node rows of hidden size 1024, tensor degree 1, micro-batch 1 (128 rows).
-All others are documented physics, or are carried over from the A100 where nothing was measured (marked).
+All others are documented physics, or are carried over from the A100 where nothing was measured. Figures of public
+benchmarks are recollections: they were not looked up again. `OVERLAPPED_COST` is an assumption.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ TILES: Mapping[tuple[int, int], float] = MappingProxyType({
     (64, 128): 0.8, (64, 64): 0.65,
 })
 """Tiles of a matrix product (rows, columns) and their speed relative to the largest: a tile of m x n reads m + n
-lines for m n results. Public CUTLASS profiles of 16-bit products; not fitted."""
+lines for m n results, and fewer results hide less of the latency. Assumed, not fitted."""
 SPLITS = (1, 2, 4, 8)
 """Parts of the inner size that separate processors may sum; the parts are then added in float32."""
 SHORTEST_SPLIT = 512

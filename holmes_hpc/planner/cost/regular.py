@@ -94,13 +94,15 @@ def regular_step(run: RegularRun) -> StepSeconds:
     """Return the time of one step.
 
     1F1B: the slowest stage's work for every micro-batch, and each other stage's once, divided by the chunks when
-    interleaved. Blocking transfers add both hops of every micro-batch to it; others only those that fill and drain.
+    interleaved. Blocking transfers add their time to every micro-batch: a stage swaps activations for gradients with
+    each of its neighbours, both directions at once, and a pipeline of two stages has but one. Others cost only
+    while the pipeline fills and drains.
     """
     stages = stage_seconds(run)
-    slowest, hops = max(stages), 2 * hop_seconds(run)
-    waits = run.microbatches * run.chunks if run.software.blocking_transfers else 0.0
+    slowest, hop = max(stages), hop_seconds(run)
+    swaps = min(2, run.pipeline - 1) * run.microbatches * run.chunks if run.software.blocking_transfers else 0.0
     pipelines = (run.microbatches * slowest + (sum(stages) - slowest) / run.chunks
-                 + (waits + run.pipeline - 1) * hops)
+                 + (swaps + 2 * (run.pipeline - 1)) * hop)
     parameters = [parameter_count(run, stage) for stage in range(run.pipeline)]
     sums = max(gradient_sum_seconds(run, stage, count) for stage, count in enumerate(parameters))
     memory = run.work.device.memory_speed
