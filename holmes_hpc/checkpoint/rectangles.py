@@ -22,7 +22,7 @@ class Rectangle:
         """Say whether the box lies inside a tensor of this shape."""
         if not len(shape) == len(self.offsets) == len(self.sizes):
             return False
-        return all(0 <= offset and 0 <= size and offset + size <= whole
+        return all(offset >= 0 and size >= 0 and offset + size <= whole
                    for offset, size, whole in zip(self.offsets, self.sizes, shape, strict=True))
 
     def within(self, other: Rectangle) -> tuple[slice, ...]:

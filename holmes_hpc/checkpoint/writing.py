@@ -6,6 +6,7 @@ Parts meet on the file system alone, so nothing here waits for another rank: the
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -72,6 +73,11 @@ def commit(attempt: Attempt, extra: Mapping[str, Any], texts: Mapping[str, str])
         return publish(attempt.path, attempt.step, attempt.token)
     except OSError as error:
         raise storage_error(error, attempt.path) from error
+
+
+def abandon(attempt: Attempt) -> None:
+    """Remove what an attempt has written, as far as the file system lets us; every rank has stopped writing."""
+    shutil.rmtree(attempt.path, ignore_errors=True)
 
 
 def storage_error(error: OSError, path: Path) -> CheckpointError:

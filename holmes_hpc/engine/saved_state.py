@@ -11,16 +11,20 @@ from torch import Tensor
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.checkpoint.entries import Entry
+from holmes_hpc.checkpoint.model import MODEL_PREFIX
 from holmes_hpc.engine.local_model import LocalModel, Piece
 from holmes_hpc.errors import CheckpointError
 from holmes_hpc.values import Plan
 
-MODEL = "model/"
 OPTIMIZER = "optimizer/"
+RANDOM = "random/"
 
 
 class SavedState(Protocol):
-    """A part of the training that a checkpoint holds: tensors as entries, the rest as JSON."""
+    """A part of the training that a checkpoint holds: tensors as entries, the rest as JSON.
+
+    A save asks for `state` and `state_entries`; a resume calls `load_state`, fills `state_entries`, calls `loaded`.
+    """
 
     def state(self) -> dict[str, Any]:
         """Return what is no tensor; it must be equal on all ranks and pass through JSON unchanged."""
@@ -29,7 +33,13 @@ class SavedState(Protocol):
         """Take up what `state` returned. Raises CheckpointError when it does not belong here."""
 
     def state_entries(self) -> list[Entry]:
-        """Return the tensors of this rank, to be saved, or filled after `load_state`."""
+        """Return the tensors of this rank, to be saved, or filled after `load_state`.
+
+        The optimizer is asked first: where it still gathers parameters, it waits for them here.
+        """
+
+    def loaded(self) -> None:
+        """Learn that the tensors, the parameters too, have been filled."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +102,10 @@ class ModelState:
 
     def state_entries(self) -> list[Entry]:
         """Return the parameters."""
-        return self._pieces.entries(MODEL, dict(self._model.parameters))
+        return self._pieces.entries(MODEL_PREFIX, dict(self._model.parameters))
+
+    def loaded(self) -> None:
+        """Do nothing: the parameters themselves were filled."""
 
 
 class PlainOptimizerState:
@@ -129,6 +142,9 @@ class PlainOptimizerState:
             entries += self._pieces.entries(f"{OPTIMIZER}{key}/", tensors)
         return entries
 
+    def loaded(self) -> None:
+        """Do nothing: the moments themselves were filled."""
+
     def _names(self) -> tuple[str, ...]:
         if self._kind == "adamw":
             return "exp_avg", "exp_avg_sq"
@@ -144,34 +160,35 @@ class RandomState:
 
     def __init__(self, rank: int, world_size: int) -> None:
         self._rank, self._world_size = rank, world_size
-        self._filled: list[Entry] = []
+        self._to_fill: list[Entry] | None = None
 
     def state(self) -> dict[str, Any]:
-        """Return the number of ranks that have states."""
-        return {"world_size": self._world_size}
+        """Return on how many ranks which generators have states."""
+        return {"world_size": self._world_size, "devices": list(self._states())}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Make room for the states, where they are there for every rank."""
-        self._filled = self.state_entries() if state.get("world_size") == self._world_size else []
+        """Make room for the states, where each of this rank's is there."""
+        self._to_fill = None
+        self._to_fill = self.state_entries() if state == self.state() else []
 
     def state_entries(self) -> list[Entry]:
-        """Return the states of the generators, copied."""
-        states = {"cpu": torch.get_rng_state()}
-        if torch.cuda.is_available():
-            states["cuda"] = torch.cuda.get_rng_state()
-        return [Entry(f"random/{device}/{self._rank}", tuple(state.shape), (0,), tuple(state.shape), state)
-                for device, state in states.items()]
+        """Return copies of the generators' states; after `load_state` the room for them."""
+        if self._to_fill is not None:
+            return self._to_fill
+        return [Entry(f"{RANDOM}{device}/{self._rank}", tuple(state.shape), (0,), tuple(state.shape), state)
+                for device, state in self._states().items()]
 
-    @property
-    def filled(self) -> list[Entry]:
-        """The entries to fill; `apply` then hands them to the generators."""
-        return self._filled
-
-    def apply(self) -> None:
+    def loaded(self) -> None:
         """Set the generators to the filled states."""
-        for entry in self._filled:
-            if entry.key.startswith("random/cuda/"):
+        for entry in self._to_fill or ():
+            if entry.key.startswith(f"{RANDOM}cuda/"):
                 torch.cuda.set_rng_state(entry.tensor)
             else:
                 torch.set_rng_state(entry.tensor)
-        self._filled = []
+        self._to_fill = None
+
+    def _states(self) -> dict[str, Tensor]:
+        states = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            states["cuda"] = torch.cuda.get_rng_state()
+        return states

@@ -7,7 +7,7 @@ import torch
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.reduce import all_reduce_scalars
 
-LONGEST_TEXT_BYTES = 1024
+LONGEST_TEXT_BYTES = 2048
 
 
 def share_numbers(number: float, communicator: Communicator) -> list[float]:
@@ -19,7 +19,7 @@ def share_numbers(number: float, communicator: Communicator) -> list[float]:
 
 
 def share_texts(text: str, communicator: Communicator) -> list[str]:
-    """Return the text of every rank, in rank order; longer ones than 1024 bytes are cut."""
+    """Return the text of every rank, in rank order; longer ones than 2048 bytes are cut."""
     rows = torch.zeros(communicator.world_size, LONGEST_TEXT_BYTES, dtype=torch.uint8)
     data = bytearray(text.encode()[:LONGEST_TEXT_BYTES])
     if data:
