@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -35,7 +36,7 @@ def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFo
     folder.forget_attempt()
     network = emulated_network(cluster) if mode == "emulated" else None
     ranks = _rank_settings(plan, config, cluster, folder, network)
-    write_job(folder, ranks=[(settings.rank, settings.node, None) for settings in ranks])
+    write_job(folder, ranks=[(settings.rank, settings.node, None) for settings in ranks], environment=os.environ)
 
     def body(context: WorldContext) -> int:
         return supervise(context, ranks)

@@ -12,6 +12,7 @@ from rich.console import Console
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.here import run_here
+from holmes_hpc.launch.resume import resolve_resume
 from holmes_hpc.planner import bind, plan, render
 from holmes_hpc.runs import RunFolder, heal, read_result
 from holmes_hpc.submit import decide_mode
@@ -29,6 +30,7 @@ def train(config: Any) -> tuple[int, float]:
     cluster = ClusterDescription.from_config(config.cluster)
     chosen = plan(config, mode=decision.mode)
     _refuse_unsupported(config)
+    config.train.resume = resolve_resume(config)
     console = Console()
     console.print(render(chosen, cluster))
     if config.launch.dry_run:
