@@ -137,7 +137,7 @@ class Checkpoints:
         saved = self._saved
         settings = {f"train.{name}": saved.train[name] for name in _TRAIN_SETTINGS}
         settings |= {f"optimizer.{name}": saved.optimizer[name] for name in _OPTIMIZER_SETTINGS}
-        return settings | {"data.name": saved.dataset.name, "the data's fingerprint": saved.dataset.fingerprint()}
+        return settings | {"the data's fingerprint": saved.dataset.fingerprint()}
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

@@ -87,10 +87,9 @@ def _defaults(task: Task, name: str) -> Task:
 
 
 def _price_strategy(task: Task, name: str, refusals: list[str]) -> list[Priced]:
-    """Price the layouts of one strategy; wider tensor parallelism only where narrower does not fit.
+    """Price the layouts of one strategy; wider tensor parallelism only where memory is too small for narrower.
 
-    The engine of this version runs tensor=1, and within a fabric pipelines cost less than tensor exchange as long
-    as memory allows.
+    Pipelines cost less than tensor exchange as long as memory allows.
     """
     priced: list[Priced] = []
     for tensor in tensor_degrees(task):
@@ -102,9 +101,13 @@ def _price_strategy(task: Task, name: str, refusals: list[str]) -> list[Priced]:
                 except PlanRefusedError as refusal:
                     refusals.append(str(refusal))
         priced += _price_best(task, candidates)
-        if any(not each.reason for each in priced):
+        if any(not each.reason for each in priced) or not (priced or any(map(_is_memory, refusals))):
             break
     return priced
+
+
+def _is_memory(reason: str) -> bool:
+    return reason.startswith("memory")
 
 
 def _price_best(task: Task, candidates: Sequence[Candidate]) -> list[Priced]:
