@@ -109,6 +109,7 @@ WRONG = [
     Wrong([MIXED, "parallel.pipeline=1,5"], ("job 1 of 2", "more stages than"), options=["-m"]),
     Wrong([MIXED, "optimizer.lr=interval(1,2)"], ("list the values",), options=["-m"]),
     Wrong([MIXED, "train.steps=abc"], ("expected a whole number",), options=["-m"]),
+    Wrong([MIXED, "run.folder=taken/runs", "train.steps=1,2"], ("run.folder=taken/runs",), options=["-m"]),
     Wrong([MIXED, "model.num_layers=abc"], ("expected a whole number",), options=["--cfg", "job"]),
     # what only the planner can tell
     planned(["cluster.partitions.ib.gpu=a100-81g"], "a100-81g", "a100-80g"),

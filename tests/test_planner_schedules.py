@@ -100,7 +100,7 @@ def layouts(draw: st.DrawFn) -> tuple[Pipeline, ...]:
     return tuple(pipelines)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(layouts(), st.sampled_from(["1f1b", "gpipe"]), st.integers(0, 3))
 def test_every_layout_gets_a_schedule_that_runs(pipelines: tuple[Pipeline, ...], name: str, extra: int) -> None:
     groups = tuple(

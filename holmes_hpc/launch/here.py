@@ -34,18 +34,21 @@ def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFo
     """Run a bound plan on this machine, follow it, and return the exit status of the command."""
     network = emulated_network(cluster) if mode == "emulated" else None
     ranks = _rank_settings(plan, config, cluster, folder, network)
-    write_job(folder, ranks=[(settings.rank, settings.node, None) for settings in ranks])
+    write_job(folder, ranks=[(settings.rank, settings.node, None) for settings in ranks],
+              emulated=network is not None)
 
     def body(context: WorldContext) -> int:
         return supervise(context, ranks)
 
     with _signals_raise(), make_reporter(config.train.steps, sys.stderr) as reporter:
-        world = start_world(network, body)
+        world: World | None = None
         failure = FailureReport(folder)
         try:
+            world = start_world(network, body)
             status = _follow(world, folder, reporter, failure)
         except InterruptedRunError as interruption:
-            world.kill()
+            if world is not None:
+                world.kill()
             _write_end(folder, "failed", f"interrupted by {interruption}", emulated=network is not None)
             LOG.warning("interrupted by %s; the run is ended, its folder is %s", interruption, folder.path)
             return INTERRUPTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 import traceback
@@ -12,11 +13,12 @@ import torch
 from torch.distributed import TCPStore
 
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.comm.groups import connect
+from holmes_hpc.comm.groups import Communicator, connect
 from holmes_hpc.comm.networks import NodeNetworks
-from holmes_hpc.data import open_dataset
+from holmes_hpc.comm.reduce import all_reduce_scalars
+from holmes_hpc.data import Dataset, open_dataset
 from holmes_hpc.engine import Job, Trainer
-from holmes_hpc.errors import HolmesError, RunFailedError
+from holmes_hpc.errors import DataError, HolmesError, RunFailedError
 from holmes_hpc.launch.settings import RankSettings
 from holmes_hpc.metrics import StepMetrics, Usage
 
@@ -55,12 +57,30 @@ def _train(settings: RankSettings, progress: Progress) -> None:
         progress=progress,
         gloo_threads=config.launch.gloo_threads,
     )
+    _compare_data(settings, dataset, communicator)
     usage = _usage(settings)
     metrics = StepMetrics(plan, architecture, settings.peak_tflops, settings.emulated)
     job = Job(plan, settings.rank, architecture, dataset, communicator, settings.folder, metrics, usage,
               config.train, config.optimizer)
     Trainer(job).run()
     communicator.close()
+
+
+def _compare_data(settings: RankSettings, dataset: Dataset, communicator: Communicator) -> None:
+    """Check that all nodes read the same tokens: the first stage's and the last one's must be of one text.
+
+    Raises DataError that names the ranks whose data differ from rank 0's.
+    """
+    digests = torch.zeros(settings.plan.world_size, dtype=torch.int64)
+    digests[settings.rank] = int(hashlib.sha256(dataset.fingerprint().encode()).hexdigest()[:15], 16)
+    all_reduce_scalars(digests, communicator.world, communicator)
+    unlike = [place for place in settings.plan.ranks if digests[place.rank] != digests[0]]
+    if unlike:
+        names = ", ".join(f"{place.rank} on {place.node}" for place in unlike)
+        raise DataError(
+            f"data.name={settings.config.data.name}: ranks {names} read other tokens than rank 0; with python_docs "
+            "every node needs the same Python, with files the same files (data.path)"
+        )
 
 
 def _usage(settings: RankSettings) -> Usage:
