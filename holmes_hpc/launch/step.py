@@ -54,7 +54,7 @@ def be_rank(folder: RunFolder, layout: StepLayout) -> int:
     from holmes_hpc.launch.rank import run_rank
 
     settings = _settings(folder, layout, config, plan, allocation)
-    status = run_rank(settings, lambda done, total, text: None)
+    status = run_rank(settings, lambda done, total, text: None, lambda text: _say(layout, text))
     if status == 0:
         if layout.rank == 0:
             write_result(folder, "completed", error=None, emulated=False)
@@ -62,6 +62,11 @@ def be_rank(folder: RunFolder, layout: StepLayout) -> int:
         # The others notice only when this rank's process has ended, so the first to write here is the cause.
         write_result(folder, "failed", error=_error_of(folder, layout), emulated=False)
     return status
+
+
+def _say(layout: StepLayout, text: str) -> None:
+    sys.stderr.write(f"rank {layout.rank}: {text}\n")
+    sys.stderr.flush()
 
 
 def _error_of(folder: RunFolder, layout: StepLayout) -> str:
@@ -143,6 +148,7 @@ class Meeting:
 def _bind(config: Any, meeting: Meeting) -> None:
     """On rank 0: fit the plan to the nodes and publish it, or publish why that is impossible."""
     try:
+        meeting.run.forget_attempt()
         plan = Plan.from_json(meeting.run.plan_path.read_text())
         meeting.publish(*allocate(config, plan, meeting.nodes()))
     except HolmesError as error:

@@ -15,6 +15,7 @@ from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.here import run_here
 from holmes_hpc.launch.on_slurm import run_as_rank, run_in_allocation, show_dry_run, submit_and_follow
+from holmes_hpc.launch.resume import resolve_resume
 from holmes_hpc.planner import bind, plan, render
 from holmes_hpc.runs import RunFolder, heal, read_result
 from holmes_hpc.submit import Decision, decide_mode
@@ -38,6 +39,7 @@ def train(config: Any) -> tuple[int, float]:
         return run_as_rank(config), 0.0
     chosen = plan(config, mode="slurm" if decision.mode == "srun" else decision.mode)
     _refuse_unsupported(config)
+    config.train.resume = resolve_resume(config)
     console = Console(width=None if sys.stdout.isatty() else PLAN_WIDTH)
     console.print(render(chosen, cluster))
     if config.launch.dry_run:
