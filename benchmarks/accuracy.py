@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from benchmarks import holmes_paper
-from benchmarks.published import Row, fixes_launches, gpt, korthikanti, sc21, vtrain_multi, vtrain_single
+from benchmarks.published import Row, fixes_launches, gpt, korthikanti, llama_3, sc21, vtrain_multi, vtrain_single
 from holmes_hpc.architecture.activations import unfused_gpt_layer_bytes
 from holmes_hpc.planner.cost import gpu_constants
 from holmes_hpc.planner.cost.memory_parts import activation_parts
@@ -116,6 +116,19 @@ def by_group(rows: Sequence[Row], key: Callable[[Row], tuple[int, ...]], names: 
     return table((*names, "rows", "mean error %", "bias %"), lines)
 
 
+def h100_rows() -> str:
+    """Return Llama 3 405B on H100, for two interleavings and two ways of counting FLOPs."""
+    lines = []
+    for chunks in (1, 8):
+        for run, published in llama_3(chunks):
+            seconds = regular_step(run).total * run.gpus * 1e12
+            weights = 6 * run.architecture.parameter_count() * run.architecture.sequence_length
+            found = [run.global_batch * flops / seconds for flops in (weights, run.architecture.model_flops_per_sample())]
+            lines.append((run.gpus, chunks, f"{published:.0f}", *(f"{each:.0f}" for each in found)))
+    return table(("GPUs", "chunks (assumed)", "published TFLOP/s", "predicted, 6 N a token", "predicted, with attention"),
+                 lines)
+
+
 def memory_rows() -> str:
     """Return activations of a layer, our sum of parts against Korthikanti et al.'s closed forms."""
     lines = []
@@ -185,7 +198,7 @@ def constants() -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "summary": summary, "sc21": sc21_rows, "fitted": fitted_rows, "multi": multi_rows,
-    "multi_worst": worst_multi_rows, "single": single_rows, "memory": memory_rows, "holmes": holmes_rows,
+    "multi_worst": worst_multi_rows, "single": single_rows, "h100": h100_rows, "memory": memory_rows, "holmes": holmes_rows,
     "holmes_calibration": holmes_calibration, "holmes_frameworks": holmes_frameworks,
     "holmes_contradictions": holmes_contradictions, "constants": constants,
 }

@@ -10,12 +10,20 @@ from pathlib import Path
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster.gpus import gpu
 from holmes_hpc.planner.cost.regular import RegularRun, regular_step
-from holmes_hpc.planner.cost.software import MEGATRON_2021, MEGATRON_2022, MEGATRON_DEEPSPEED, Software
+from holmes_hpc.planner.cost.software import (
+    MEGATRON_2021,
+    MEGATRON_2022,
+    MEGATRON_DEEPSPEED,
+    MEGATRON_LLAMA,
+    Software,
+)
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "data" / "measured"
 VOCABULARY = 51200
 SELENE_NODE = 200e9
 """byte/s: eight HDR InfiniBand NICs a node, one for each GPU (Narayanan et al. 2021)."""
+H100_NODE = 400e9
+"""byte/s: eight NICs of 400 Gb/s a node."""
 VTRAIN_NODE = 100e9
 """byte/s: 800 Gb/s a node (vTrain's published configurations)."""
 
@@ -101,6 +109,16 @@ def published_flops(architecture: Architecture, batch: int) -> float:
     layers, hidden, length = architecture.num_layers, architecture.hidden_size, architecture.sequence_length
     return 96 * batch * length * layers * hidden**2 * (1 + length / (6 * hidden)
                                                        + architecture.vocab_size / (16 * layers * hidden))
+
+
+def llama_3(chunks: int) -> list[tuple[RegularRun, float]]:
+    """Return Llama 3 405B's published runs on H100 and their TFLOP/s a GPU, at an interleaving that is not stated."""
+    model = replace(gpt(16384, 126, 128, 8192, 128256), num_kv_heads=8, ffn_hidden_size=53248, activation="swiglu",
+                    bias=False, normalization="rmsnorm", position_embedding="rotary", tied_embeddings=False)
+    return [(RegularRun(model, gpu("h100"), int(line["global_batch"]), int(line["micro_batch"]), int(line["tensor"]),
+                        int(line["pipeline"]), int(line["data"]), chunks, sequence_parallel=True, precision="bfloat16",
+                        software=MEGATRON_LLAMA, node_bytes_per_second=H100_NODE), float(line["tflops_per_gpu"]))
+            for line in _read("llama3.csv")]
 
 
 def _vtrain(name: str, software: Software = MEGATRON_DEEPSPEED) -> Iterator[Row]:
