@@ -123,10 +123,11 @@ def h100_rows() -> str:
         for run, published in llama_3(chunks):
             seconds = regular_step(run).total * run.gpus * 1e12
             weights = 6 * run.architecture.parameter_count() * run.architecture.sequence_length
-            found = [run.global_batch * flops / seconds for flops in (weights, run.architecture.model_flops_per_sample())]
-            lines.append((run.gpus, chunks, f"{published:.0f}", *(f"{each:.0f}" for each in found)))
-    return table(("GPUs", "chunks (assumed)", "published TFLOP/s", "predicted, 6 N a token", "predicted, with attention"),
-                 lines)
+            counts = (weights, run.architecture.model_flops_per_sample())
+            found = [f"{run.global_batch * flops / seconds:.0f}" for flops in counts]
+            lines.append((run.gpus, chunks, f"{published:.0f}", *found))
+    return table(("GPUs", "chunks (assumed)", "published TFLOP/s", "predicted, 6 N a token",
+                  "predicted, with attention"), lines)
 
 
 def memory_rows() -> str:
@@ -198,8 +199,8 @@ def constants() -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "summary": summary, "sc21": sc21_rows, "fitted": fitted_rows, "multi": multi_rows,
-    "multi_worst": worst_multi_rows, "single": single_rows, "h100": h100_rows, "memory": memory_rows, "holmes": holmes_rows,
-    "holmes_calibration": holmes_calibration, "holmes_frameworks": holmes_frameworks,
+    "multi_worst": worst_multi_rows, "single": single_rows, "h100": h100_rows, "memory": memory_rows,
+    "holmes": holmes_rows, "holmes_calibration": holmes_calibration, "holmes_frameworks": holmes_frameworks,
     "holmes_contradictions": holmes_contradictions, "constants": constants,
 }
 
