@@ -15,8 +15,8 @@ from holmes_hpc.cluster.slurm.states import combined_state, read_job_state
 JOB_FORMAT = "%i|%A|%T|%P|%N|%r|%j"
 """for `squeue --format`, read by `read_squeue`"""
 
-ACCOUNTING_FIELDS = "JobID,JobIDRaw,State,ExitCode,Partition,NodeList,Restarts"
-"""for `sacct --parsable2 --format`, read by `read_sacct`"""
+ACCOUNTING_FIELDS = "JobID,JobIDRaw,State,ExitCode,Partition,NodeList"
+"""for `sacct --parsable2 --format`, read by `read_sacct`; 22.05 has no field for restarts"""
 
 _ID = re.compile(r"(?P<job>[0-9]+)(?:\+(?P<component>[0-9]+)|_(?P<task>[0-9]+|\[.*\]))?(?:\.(?P<step>.+))?")
 
@@ -147,8 +147,9 @@ def _of_accounting(job: Mapping[str, Any]) -> SlurmJob:
     else:
         identity = JobId(int(job["job_id"]))
     return SlurmJob(
-        id=identity, state=read_job_state(current if isinstance(current, str) else current[0]), own_id=int(job["job_id"]),
-        partition=job.get("partition"), nodes=_accounted_nodes(job.get("nodes")), name=job.get("name"),
+        id=identity, state=read_job_state(current if isinstance(current, str) else current[0]),
+        own_id=int(job["job_id"]), partition=job.get("partition"), nodes=_accounted_nodes(job.get("nodes")),
+        name=job.get("name"),
         exit_code=_plain(job["exit_code"].get("return_code")), restarts=_plain(job.get("restart_cnt")))
 
 
