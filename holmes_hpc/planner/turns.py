@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.values import Action, ActionKind, Group, Pipeline
 
 _BACKWARDS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
@@ -36,6 +37,25 @@ def take_turns(pipelines: Sequence[Pipeline], groups: Sequence[Group],
                 if number > 0:
                     changed[rank].insert(at, Action(ActionKind.TAKE_TURN, *where, members[number - 1][0]))
     return {rank: tuple(each) for rank, each in changed.items()}
+
+
+def turn_ranks(cluster: ClusterDescription, pipelines: Sequence[Pipeline],
+               groups: Sequence[Group]) -> list[tuple[int, ...]]:
+    """Return the ranks that take turns: those of a node that receive activations of one stage over Ethernet.
+
+    They are in the order of their pipelines. Of tensor-parallel ranks, those with the same place in their stage take
+    turns with one another.
+    """
+    slow = {frozenset(group.ranks) for group in groups if group.kind == "pipeline" and group.network == "ethernet"}
+    found: dict[tuple[str, int, int], dict[int, None]] = {}
+    taken: set[int] = set()
+    for pipeline in pipelines:
+        for s, stage in enumerate(pipeline.stages[1:], start=1):
+            if frozenset((*pipeline.stages[s - 1].ranks, *stage.ranks)) in slow and taken.isdisjoint(stage.ranks):
+                for place, rank in enumerate(stage.ranks):
+                    found.setdefault((cluster.node_of(rank).slot, s, place), {})[rank] = None
+        taken.update(rank for stage in pipeline.stages for rank in stage.ranks)
+    return [tuple(ranks) for ranks in found.values() if len(ranks) > 1]
 
 
 def _first_crossing(rank: int, actions: Sequence[Action], pipelines: Sequence[Pipeline],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-SCHEDULES = ("auto", "gpipe", "1f1b")
+SCHEDULES = ("auto", "gpipe", "1f1b", "interleaved", "zero_bubble")
 
 
 def unsupported(config: Any) -> list[str]:
@@ -17,12 +17,11 @@ def unsupported(config: Any) -> list[str]:
     """
     parallel, train = config.parallel, config.train
     asked = (
-        (parallel.schedule not in SCHEDULES, f"parallel.schedule={parallel.schedule}", "auto, gpipe or 1f1b"),
-        (parallel.chunks > 1, f"parallel.chunks={parallel.chunks}", "1"),
+        (parallel.schedule not in SCHEDULES, f"parallel.schedule={parallel.schedule}",
+         f"{', '.join(SCHEDULES[:-1])} or {SCHEDULES[-1]}"),
         (train.precision != "float32", f"train.precision={train.precision}", "float32"),
         (bool(parallel.overlap_grad_reduce), "parallel.overlap_grad_reduce=true", "false or null"),
         (bool(parallel.overlap_param_gather), "parallel.overlap_param_gather=true", "false or null"),
-        (bool(parallel.turns), "parallel.turns=true", "false or null"),
         (parallel.cross_fabric_dtype not in (None, "float32"),
          f"parallel.cross_fabric_dtype={parallel.cross_fabric_dtype}", "float32 or null"),
     )
