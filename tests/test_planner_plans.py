@@ -4,6 +4,7 @@ import io
 import os
 import time
 from collections import Counter
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
@@ -18,8 +19,11 @@ from holmes_hpc.planner import bind, build_schedule, plan, render
 from holmes_hpc.planner.validation import schedule_problems
 from holmes_hpc.values import Plan
 from holmes_hpc.values.capabilities import unsupported
+from holmes_hpc.values.owned import Owned
 
 MIXED = "+cluster=mixed"
+FINE = Fraction(1, 12)
+"""A slice that every tensor degree of these tests is made of."""
 
 
 def make(*overrides: str, mode: str | None = None) -> Plan:
@@ -49,7 +53,7 @@ def check(made: Plan, overrides: list[str]) -> None:
     assert made.groups[0].kind == "world"
     assert made.groups[0].ranks == tuple(range(made.world_size))
     assert len(set(made.groups)) == len(made.groups)
-    assert Counter(unit for r in made.reductions for unit in r.owns) == Counter(architecture.units)
+    check_ownership(made, architecture)
     for reduction in made.reductions:
         members = [rank for i in reduction.inner for rank in made.groups[i].ranks]
         assert sorted(members) == (list(reduction.owners) if len(reduction.owners) > 1 else [])
@@ -66,6 +70,35 @@ def check(made: Plan, overrides: list[str]) -> None:
                 assert group.network == "local"
 
 
+def check_ownership(made: Plan, architecture: Architecture) -> None:
+    """Every rank's every parameter is reduced exactly once, by all ranks that hold the same part of it."""
+    if all(len(stage.ranks) == 1 for pipeline in made.pipelines for stage in pipeline.stages):
+        assert Counter(unit for r in made.reductions for unit in r.owns) == Counter(architecture.units)
+    found: Counter[tuple[int, str, Fraction]] = Counter()
+    for reduction in made.reductions:
+        for owned in map(Owned.parse, reduction.owns):
+            points = [FINE * k for k in range(FINE.denominator)
+                      if not owned.of or Fraction(owned.begin, owned.of) <= FINE * k < Fraction(owned.end, owned.of)]
+            for info in architecture.unit_parameters(owned.unit):
+                if owned.of and info.split_dim is None or owned.replicated and info.split_dim is not None:
+                    continue
+                found.update((rank, info.name, point) for rank in reduction.owners for point in points)
+    expected: Counter[tuple[int, str, Fraction]] = Counter()
+    for rank in range(made.world_size):
+        held = {}
+        for p, s in made.stages_of(rank):
+            stages = made.pipelines[p].stages
+            stage = stages[s]
+            share = Fraction(1, len(stage.ranks))
+            begin = stage.ranks.index(rank) * share
+            for info in architecture.stage_parameters(stage.first_layer, stage.num_layers, first=s == 0,
+                                                      last=s == len(stages) - 1):
+                held[info.name] = (begin, begin + share) if info.split_dim is not None else (Fraction(0), Fraction(1))
+        expected.update((rank, name, FINE * k) for name, (begin, end) in held.items()
+                        for k in range(FINE.denominator) if begin <= FINE * k < end)
+    assert found == expected
+
+
 CASES = {
     "mixed": [MIXED],
     "mixed-holmes-2": [MIXED, "parallel=holmes", "parallel.pipeline=2"],
@@ -74,6 +107,14 @@ CASES = {
     "mixed-megatron": [MIXED, "parallel=megatron", "parallel.pipeline=2"],
     "mixed-megatron-tensor": [MIXED, "parallel=megatron", "parallel.pipeline=2", "parallel.tensor=2"],
     "mixed-holmes-tensor": [MIXED, "parallel=holmes", "parallel.tensor=2"],
+    "mixed-tensor-sequence": [MIXED, "parallel=holmes", "parallel.tensor=2", "parallel.sequence_parallel=true",
+                              "parallel.recompute=selective", "model.tied_embeddings=false"],
+    "unlike-tensor-degrees": [
+        *nodes(1, 1, 6), "parallel=manual", "model.num_layers=3", "model.num_heads=6", "model.hidden_size=96",
+        "model.vocab_size=258", "train.global_batch_size=24", "parallel.micro_batch_size=1",
+        "parallel.pipelines=[{microbatches: 8, stages: [{ranks: [0, 1], layers: 1}, {ranks: [2, 3, 4], layers: 2}]},"
+        "{microbatches: 8, stages: [{ranks: [5], layers: 1}, {ranks: [6, 7], layers: 1}, {ranks: [8, 9], layers: 1}]},"
+        "{microbatches: 8, stages: [{ranks: [10, 11], layers: 3}]}]"],
     "untied": [MIXED, "parallel=holmes", "model.tied_embeddings=false"],
     "3-beside-1": [*nodes(3, 1), "parallel=holmes", "parallel.pipeline=2"],
     "5-beside-3": [*nodes(5, 3, 1), "parallel=holmes", "parallel.pipeline=2"],

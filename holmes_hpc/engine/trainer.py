@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +17,12 @@ from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.reduce import all_reduce_scalars
 from holmes_hpc.data import Dataset
 from holmes_hpc.engine.batch import TrainingBatches, validation_batches
+from holmes_hpc.engine.checkpoints import Checkpoints, Saved
 from holmes_hpc.engine.executor import Executor
 from holmes_hpc.engine.gradients import Gradients
 from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.engine.optimizer import build_optimizer, learning_rate, set_learning_rate
+from holmes_hpc.engine.saved_state import ModelState, ParameterPieces, PlainOptimizerState, RandomState
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.engine.validation import forward_actions
 from holmes_hpc.errors import RunFailedError
@@ -31,7 +35,10 @@ from holmes_hpc.values import Action, ActionKind, Plan
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that a rank needs to train; `train` and `optimizer` are groups of the configuration."""
+    """Everything that a rank needs to train; `train` and `optimizer` are groups of the configuration.
+
+    `say` tells the user a line.
+    """
 
     plan: Plan
     rank: int
@@ -43,6 +50,7 @@ class Job:
     usage: Usage
     train: Any
     optimizer: Any
+    say: Callable[[str], None] = logging.getLogger(__name__).info
 
 
 class Trainer:
@@ -60,16 +68,22 @@ class Trainer:
         self._batches = TrainingBatches(job.plan, job.dataset, job.train.seed)
         self._pipelines = {pipeline for pipeline, _ in job.plan.stages_of(job.rank)}
         self._validation = validation_batches(job.plan, job.dataset, job.train.validation_samples)
+        self._checkpoints = self._make_checkpoints()
         self._step_began = 0.0
 
     def run(self) -> None:
-        """Train `train.steps` steps.
+        """Train up to step `train.steps`, from where a checkpoint left off.
 
-        Raises RunFailedError when the loss or the gradients stop being finite.
+        Raises RunFailedError when the loss or the gradients stop being finite, CheckpointError when a checkpoint
+        cannot be written or none can be used.
         """
         train = self._job.train
+        first_step = self._checkpoints.resume() + 1
+        if first_step > train.steps and self._job.rank == 0:
+            self._job.say(f"nothing is left to train: the checkpoint is of step {first_step - 1}, and train.steps="
+                          f"{train.steps}")
         self._synchronise()
-        for step in range(1, train.steps + 1):
+        for step in range(first_step, train.steps + 1):
             row = self._step(step)
             last = step == train.steps
             if last or (train.validate_every and step % train.validate_every == 0):
@@ -77,8 +91,10 @@ class Trainer:
             self._write(row)
             if last or (train.timeline_every and step % train.timeline_every == 0):
                 self._write_timeline(step)
+            self._checkpoints.after_step(step)
             if "validation_loss" in row:
                 self._synchronise()
+        self._checkpoints.finish()
 
     def _step(self, step: int) -> dict[str, Any]:
         job = self._job
@@ -104,6 +120,16 @@ class Trainer:
             raise RunFailedError(f"step {step}: the loss is {row['loss']}; lower optimizer.lr "
                                  f"(now {job.optimizer.lr}) or lengthen optimizer.warmup_steps")
         return row
+
+    def _make_checkpoints(self) -> Checkpoints:
+        job = self._job
+        pieces = ParameterPieces(job.plan, job.rank, self._model, job.architecture)
+        saved = Saved(job.plan, job.architecture, job.dataset, job.train, job.optimizer, {
+            "optimizer": PlainOptimizerState(self._optimizer, self._model, pieces),
+            "model": ModelState(self._model, pieces),
+            "random": RandomState(job.rank, job.plan.world_size),
+        })
+        return Checkpoints(saved, job.communicator, job.folder, job.say)
 
     def _scheduled_actions(self) -> tuple[Action, ...]:
         plan, rank = self._job.plan, self._job.rank
@@ -161,5 +187,3 @@ class Trainer:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
             file.write("\n".join(lines) + "\n")
-
-

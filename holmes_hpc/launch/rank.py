@@ -23,12 +23,16 @@ from holmes_hpc.launch.settings import RankSettings
 from holmes_hpc.metrics import StepMetrics, Usage
 
 Progress = Callable[[int, int, str], None]
+Say = Callable[[str], None]
 
 
-def run_rank(settings: RankSettings, progress: Progress) -> int:
-    """Train as one rank and return its exit status; what went wrong is left in the run folder."""
+def run_rank(settings: RankSettings, progress: Progress, say: Say) -> int:
+    """Train as one rank and return its exit status; what went wrong is left in the run folder.
+
+    `say` tells the user a line.
+    """
     try:
-        _train(settings, progress)
+        _train(settings, progress, say)
     except Exception as error:
         report = {
             "type": type(error).__name__,
@@ -42,7 +46,7 @@ def run_rank(settings: RankSettings, progress: Progress) -> int:
     return 0
 
 
-def _train(settings: RankSettings, progress: Progress) -> None:
+def _train(settings: RankSettings, progress: Progress, say: Say) -> None:
     torch.set_num_threads(1)
     config, plan = settings.config, settings.plan
     architecture = Architecture.from_config(config.model)
@@ -61,7 +65,7 @@ def _train(settings: RankSettings, progress: Progress) -> None:
     usage = _usage(settings)
     metrics = StepMetrics(plan, architecture, settings.peak_tflops, settings.emulated)
     job = Job(plan, settings.rank, architecture, dataset, communicator, settings.folder, metrics, usage,
-              config.train, config.optimizer)
+              config.train, config.optimizer, say)
     Trainer(job).run()
     communicator.close()
 
@@ -94,7 +98,7 @@ def _usage(settings: RankSettings) -> Usage:
 def _rendezvous(settings: RankSettings, timeout_seconds: float) -> TCPStore:
     """Open the store that ranks meet at: rank 0 takes a free port and publishes it in the run folder."""
     timeout = timedelta(seconds=timeout_seconds)
-    world, path = settings.plan.world_size, settings.folder.path / "rendezvous.json"
+    world, path = settings.plan.world_size, settings.folder.rendezvous_path
     if settings.rank == 0:
         store = TCPStore(settings.host, 0, world, is_master=True, wait_for_workers=False, timeout=timeout)
         settings.folder.write_json(path, {"host": settings.host, "port": store.port})

@@ -18,10 +18,10 @@ from holmes_hpc.values.owned import Owned
 class GroupRules:
     """How a strategy uses networks.
 
-    `one_network` (Megatron): every group uses the network that the whole cluster shares, but for tensor groups, which
-    stay inside a node; gradients are reduced in one level, and the tied embedding in data groups and then whole in
-    pairs of first and last stage. Otherwise every group uses the fastest network that its ranks share, and with
-    `two_level` owners in several fabrics are first reduced inside each and then across.
+    `one_network` (Megatron): every group uses the network that the whole cluster shares, gradients are reduced in
+    one level, and the tied embedding in data groups and then whole in pairs of first and last stage. Otherwise
+    every group uses the fastest network that its ranks share, and with `two_level` owners in several fabrics are
+    first reduced inside each and then across.
     """
 
     one_network: bool = False
@@ -40,8 +40,8 @@ class _Groups:
         self.add("world", everyone)
 
     def add(self, kind: str, ranks: Sequence[int]) -> int:
-        shared = self.cluster.shared_network(ranks)
-        network = shared if self.network is None or kind in ("tensor", "turn") else self.network
+        network = None if kind == "turn" else self.network
+        network = network or self.cluster.shared_network(ranks)
         group = Group(kind, tuple(ranks), network)
         if group not in self.index:
             self.index[group] = len(self.groups)

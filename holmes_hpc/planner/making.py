@@ -15,14 +15,15 @@ from holmes_hpc.values import Plan, RankPlace, Rejected
 _HERE = ("emulated", "local")
 
 
-def plan(config: Any, mode: str | None = None) -> Plan:
+def plan(config: Any, mode: str | None = None, cluster: ClusterDescription | None = None) -> Plan:
     """Return the plan for a composed configuration.
 
     `mode` is where the run will go (default: `config.launch.mode`): `emulated` and `local` price this machine,
-    unless its compute is timed by the cost model, and `auto` and `slurm` the cluster as described.
+    unless its compute is timed by the cost model, and `auto` and `slurm` the cluster as described. `cluster` stands for
+    `config.cluster` where its nodes are known better: their order, or a NIC that failed.
     Raises ConfigurationError for settings that contradict one another, PlanRefusedError when no plan exists.
     """
-    cluster = ClusterDescription.from_config(config.cluster)
+    cluster = cluster or ClusterDescription.from_config(config.cluster)
     machine = _machine(cluster, mode or str(config.launch.mode))
     task = Task(PlanSettings.from_config(config), Architecture.from_config(config.model), cluster, machine)
     return assemble(task, *search(task))
