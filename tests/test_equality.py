@@ -35,6 +35,14 @@ def mixed(ib: tuple[int, int], roce: tuple[int, int], order: str = "grouped") ->
 
 TIED, UNTIED = "model.tied_embeddings=true", "model.tied_embeddings=false"
 HOLMES, MEGATRON = "parallel=holmes", "parallel=megatron"
+TENSOR_2, SEQUENCE = "parallel.tensor=2", "parallel.sequence_parallel=true"
+LLAMA = ["model=llama_tiny", "model.num_heads=4", "model.num_kv_heads=2", "model.ffn_hidden_size=48"]
+UNLIKE_DEGREES = (
+    "parallel.pipelines=["
+    "{microbatches: 7, stages: [{ranks: [0, 1], layers: 2}, {ranks: [2, 3], layers: 1}, {ranks: [4, 5], layers: 2}]},"
+    "{microbatches: 5, stages: [{ranks: [6], layers: 3}, {ranks: [7], layers: 2}]}]"
+)
+"""Two pipelines: of tensor degree 2 in three stages, and of degree 1 in two."""
 
 LAYOUTS = {
     "dp2": [*uniform(2, 1), HOLMES, "parallel.pipeline=1", TIED],
@@ -54,6 +62,26 @@ LAYOUTS = {
     "three-beside-one": [*mixed((3, 1), (1, 1)), HOLMES, TIED],
     "three-beside-one-untied": [*mixed((3, 1), (1, 1), "alternate"), HOLMES, UNTIED],
     "five-beside-three": [*mixed((5, 1), (3, 1)), HOLMES, TIED],
+    "tp2": [*uniform(1, 2), MEGATRON, TENSOR_2, TIED],
+    "tp2-sequence-untied": [*uniform(1, 2), MEGATRON, TENSOR_2, SEQUENCE, UNTIED],
+    "tp2-llama": [*uniform(1, 2), MEGATRON, TENSOR_2, *LLAMA],
+    "tp2-llama-sequence-recompute": [*uniform(1, 2), MEGATRON, TENSOR_2, SEQUENCE, *LLAMA, "parallel.recompute=full"],
+    "tp4-sequence": [*uniform(1, 4), MEGATRON, "parallel.tensor=4", SEQUENCE, "model.num_heads=4", TIED],
+    "tp4-selective": [*uniform(1, 4), MEGATRON, "parallel.tensor=4", "model.num_heads=4", UNTIED,
+                      "parallel.recompute=selective"],
+    "tp2-pp2": [*mixed((1, 2), (1, 2)), HOLMES, TENSOR_2, TIED, "parallel.layer_split=[2,3]"],
+    "tp2-pp2-sequence": [*mixed((1, 2), (1, 2)), HOLMES, TENSOR_2, SEQUENCE, UNTIED, "parallel.recompute=full"],
+    "tp2-pp2-dp2": [*mixed((1, 4), (1, 4)), HOLMES, TENSOR_2, "parallel.pipeline=2", UNTIED],
+    "tp2-pp2-dp2-sequence": [*mixed((2, 2), (1, 4)), HOLMES, TENSOR_2, "parallel.pipeline=2", SEQUENCE, TIED],
+    "tp2-pp2-dp2-megatron": [*mixed((1, 4), (1, 4)), MEGATRON, TENSOR_2, "parallel.pipeline=2", TIED],
+    "unlike-tensor-degrees": [*mixed((1, 4), (1, 4)), "parallel=manual", TIED, UNLIKE_DEGREES],
+    "unlike-tensor-degrees-sequence": [*mixed((1, 4), (1, 4)), "parallel=manual", UNTIED, SEQUENCE, UNLIKE_DEGREES],
+    "degrees-that-change": [
+        *uniform(1, 6), "parallel=manual", TIED, SEQUENCE,
+        "parallel.pipelines=[{microbatches: 12, stages: [{ranks: [0], layers: 1}, {ranks: [1, 2], layers: 2},"
+        "{ranks: [3, 4], layers: 1}, {ranks: [5], layers: 1}]}]",
+    ],
+    "recompute-full": [*ONE, TIED, "parallel.recompute=full"],
     "dp-across-fabrics": [
         *mixed((1, 2), (1, 2)), "parallel=manual", UNTIED,
         "parallel.pipelines=[{microbatches: 5, stages: [{ranks: [0], layers: 3}, {ranks: [1], layers: 2}]},"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -27,7 +28,8 @@ Place = tuple[int, int, int]
 class Executor:
     """Interprets actions. A send leaves at once and never blocks; a receive was posted ahead and waits.
 
-    Losses are float32 sums of `loss * weight` over the micro-batches whose last stage this rank holds.
+    Losses are float32 sums of `loss * weight` over the micro-batches whose last stage this rank holds; of
+    tensor-parallel ranks, which all compute the same loss, the first one counts it.
     """
 
     def __init__(self, plan: Plan, rank: int, model: LocalModel, gradients: Gradients, communicator: Communicator,
@@ -40,6 +42,8 @@ class Executor:
         self._outputs: dict[Place, torch.Tensor] = {}
         self._incoming_gradients: dict[Place, torch.Tensor] = {}
         self._outgoing: dict[tuple[ActionKind, Place], torch.Tensor] = {}
+        self._sends: Counter[tuple[ActionKind, Place]] = Counter()
+        self._received: set[tuple[ActionKind, Place]] = set()
         self._batches: Mapping[tuple[int, int], MicroBatch] = {}
         self._loss = torch.zeros(())
         self._handlers: dict[ActionKind, Callable[[Action], None]] = {
@@ -58,6 +62,9 @@ class Executor:
         self._batches, self._training = batches, training
         self._loss = torch.zeros(())
         receives = [a for a in actions if a.kind in (ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT)]
+        self._received = {(a.kind, _place(a)) for a in receives}
+        self._sends = Counter((a.kind, _place(a)) for a in actions
+                              if a.kind in (ActionKind.SEND_ACTIVATION, ActionKind.SEND_GRADIENT))
         queue = _ReceiveQueue(receives, self._post)
         with torch.set_grad_enabled(training):
             for action in actions:
@@ -78,12 +85,14 @@ class Executor:
         output = module(source)
         if stage == len(stages) - 1:
             batch = self._batches[pipeline, microbatch]
-            output = token_loss(output, batch.targets) * batch.weight
-            self._loss += output.detach()
-        elif self._rank in stages[stage + 1].ranks:
-            self._inputs[pipeline, stage + 1, microbatch] = output.detach()
+            output = token_loss(output, batch.targets, module.options.share) * batch.weight
+            if self._rank == stages[stage].ranks[0]:
+                self._loss += output.detach()
         else:
-            self._outgoing[ActionKind.SEND_ACTIVATION, place] = output.detach()
+            self._pass_on(ActionKind.SEND_ACTIVATION, place, output.detach())
+            following = (pipeline, stage + 1, microbatch)
+            if self._is_here(ActionKind.RECEIVE_ACTIVATION, following):
+                self._inputs[following] = output.detach()
         if self._training:
             self._inputs[place], self._outputs[place] = source, output
 
@@ -97,17 +106,31 @@ class Executor:
         gradient = source.grad
         if gradient is None:
             raise RuntimeError(f"stage {stage} of pipeline {pipeline} gave no gradient to its input")
-        if self._rank in self._plan.pipelines[pipeline].stages[stage - 1].ranks:
-            self._incoming_gradients[pipeline, stage - 1, microbatch] = gradient
-        else:
-            self._outgoing[ActionKind.SEND_GRADIENT, place] = gradient
+        self._pass_on(ActionKind.SEND_GRADIENT, place, gradient)
+        preceding = (pipeline, stage - 1, microbatch)
+        if self._is_here(ActionKind.RECEIVE_GRADIENT, preceding):
+            self._incoming_gradients[preceding] = gradient
+
+    def _pass_on(self, kind: ActionKind, place: Place, tensor: torch.Tensor) -> None:
+        """Keep a result until it is sent, as often as the schedule sends it: stages of unlike degrees send unevenly."""
+        if self._sends[kind, place]:
+            self._outgoing[kind, place] = tensor
+
+    def _is_here(self, receive: ActionKind, place: Place) -> bool:
+        """Return whether a neighbouring stage is on this rank too and does not receive from another one."""
+        stage = self._plan.pipelines[place[0]].stages[place[1]]
+        return self._rank in stage.ranks and (receive, place) not in self._received
 
     def _send(self, action: Action) -> None:
-        tensor = self._outgoing.pop((action.kind, _place(action)))
+        key = (action.kind, _place(action))
+        self._sends[key] -= 1
+        tensor = self._outgoing[key] if self._sends[key] else self._outgoing.pop(key)
         self._transfers.send(tensor, self._edge(action), action.peer, self._tag(action))
 
     def _post(self, action: Action) -> None:
-        shape = (self._samples(action), self._architecture.sequence_length, self._architecture.hidden_size)
+        before = action.stage - 1 if action.kind is ActionKind.RECEIVE_ACTIVATION else action.stage
+        tokens = self._architecture.sequence_length // self._plan.boundary_shards(action.pipeline, before)
+        shape = (self._samples(action), tokens, self._architecture.hidden_size)
         self._transfers.post_receive(self._edge(action), action.peer, self._tag(action), shape, torch.float32)
 
     def _receive(self, action: Action) -> torch.Tensor:

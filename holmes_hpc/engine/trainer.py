@@ -50,7 +50,7 @@ class Trainer:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._model = LocalModel(job.plan, job.rank, job.architecture, job.train.seed)
+        self._model = LocalModel(job.plan, job.rank, job.architecture, job.train.seed, communicator=job.communicator)
         self._gradients = Gradients(job.plan, job.rank, self._model)
         self._optimizer = build_optimizer(self._model.parameters, job.optimizer)
         self._executor = Executor(job.plan, job.rank, self._model, self._gradients, job.communicator,

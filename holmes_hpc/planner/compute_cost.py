@@ -38,6 +38,7 @@ class ComputeCost:
     precision: str
     optimizer: str
     recompute: str = "none"
+    sequence_parallel: bool = False
 
     @property
     def element_bytes(self) -> int:
@@ -73,8 +74,19 @@ class ComputeCost:
     def activation_bytes(self, units: tuple[str, ...], samples: int, tensor: int = 1) -> float:
         """Return the bytes that a micro-batch keeps from its forward to its backward on one rank."""
         layers, others = _summary(units)
-        kept = sum(self.architecture.activation_bytes(unit, samples, self.element_bytes) for unit in others)
+        kept = sum(size / (tensor if self._is_split(part) else 1) for unit in others for part, size in
+                   self.architecture.activation_bytes_by_part(unit, samples, self.element_bytes).items())
         return kept + (layers * _layer_activations(self, samples, tensor) if layers else 0.0)
+
+    def _is_split(self, part: str) -> bool:
+        """Return whether tensor-parallel ranks share a part of what is kept, so that each keeps its share.
+
+        Inputs of the matrix products are whole on every rank; what is kept of the norms is, but for sequence
+        parallelism.
+        """
+        if part in ("norms", "norm"):
+            return self.sequence_parallel
+        return part in ("attention_core", "feed_forward", "logits", "log_probabilities")
 
     def static_gib(self, node: Node, parameters: float) -> float:
         """Return the memory that does not depend on micro-batches: states and the device context."""
@@ -97,10 +109,18 @@ def _rank_parameters(architecture: Architecture, unit: str, tensor: int) -> floa
 def _layer_activations(cost: ComputeCost, samples: int, tensor: int) -> float:
     parts = cost.architecture.activation_bytes_by_part("layers.0", samples, cost.element_bytes)
     if cost.recompute == "full":
-        return float(cost.architecture.boundary_bytes(samples, cost.element_bytes))
-    split = sum(size for name, size in parts.items()
-                if name != "norms" and not (name == "attention_core" and cost.recompute == "selective"))
-    return parts.get("norms", 0) + split / tensor
+        return cost.architecture.boundary_bytes(samples, cost.element_bytes) / (tensor if cost.sequence_parallel else 1)
+    if cost.recompute == "selective":
+        parts["attention_core"] -= _core_output_bytes(cost, samples)
+    return sum(size / (tensor if cost._is_split(name) else 1) for name, size in parts.items())
+
+
+def _core_output_bytes(cost: ComputeCost, samples: int) -> int:
+    """Return what selective recomputation saves of the core: nothing of queries, keys and values, which it needs.
+
+    The output stays too, as the input of the product behind it; only the float32 log-sums go.
+    """
+    return samples * cost.architecture.sequence_length * cost.architecture.num_heads * 4
 
 
 def _forward_seconds(cost: ComputeCost, node: Node, summary: tuple[int, tuple[str, ...]], samples: int,

@@ -37,6 +37,7 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
     elif best.strategy == "megatron" and task.settings.strategy == "auto" and split == "adaptive":
         words = "uniform"
     layout = best.layout
+    widest = max(len(stage.ranks) for pipeline in layout.pipelines for stage in pipeline.stages)
     schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, best.schedule)
     return Plan(
         strategy=best.strategy,
@@ -53,6 +54,8 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
         rejected=rejected,
         tied_embeddings=task.architecture.tied_embeddings,
         layer_split=words,
+        sequence_parallel=task.settings.sequence_parallel and widest > 1,
+        recompute=task.settings.recompute,
         notes=_notes(task, best),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.planner.compute_cost import GIB, ComputeCost
-from holmes_hpc.planner.groups import stage_units
+from holmes_hpc.planner.ownership import stage_units
 from holmes_hpc.values import Pipeline
 
 USABLE_FRACTION = 0.94

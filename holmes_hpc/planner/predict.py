@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from holmes_hpc.planner.compute_cost import ComputeCost
-from holmes_hpc.planner.groups import stage_units
 from holmes_hpc.planner.memory import memory_gib_per_rank
 from holmes_hpc.planner.network_cost import NetworkCost, Traffic
+from holmes_hpc.planner.ownership import element_count, stage_units
 from holmes_hpc.planner.schedules import edge_ranks, make_schedule, transfers
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.simulation import Prices, Timeline, simulate
@@ -36,7 +36,7 @@ class Layout:
 def compute_cost(task: Task) -> ComputeCost:
     """Return the compute prices of a task."""
     return ComputeCost(task.machine, task.architecture, task.settings.precision, task.settings.optimizer,
-                       task.settings.recompute)
+                       task.settings.recompute, task.settings.sequence_parallel)
 
 
 def predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
@@ -99,8 +99,7 @@ def price(task: Task, layout: Layout) -> Prices:
             units = stage_units(task.architecture, pipeline, s)
             forward, backward = stage_seconds(task, cost, stage.ranks, units, layout.micro_batch_size)
             compute[ActionKind.FORWARD, p, s], compute[ActionKind.BACKWARD, p, s] = forward, backward
-    sizes = [_GRADIENT_BYTES * cost.parameter_count(reduction.owns, _tensor(layout, reduction.owners[0]))
-             for reduction in layout.reductions]
+    sizes = [_GRADIENT_BYTES * element_count(task.architecture, reduction.owns) for reduction in layout.reductions]
     reductions = [network.reduction(reduction, layout.groups, size)
                   for reduction, size in zip(layout.reductions, sizes, strict=True)]
     pools, cores = core_pools(task)
@@ -121,8 +120,10 @@ def stage_seconds(task: Task, cost: ComputeCost, ranks: Sequence[int], units: tu
     size = task.architecture.boundary_bytes(samples, cost.element_bytes)
     layers = sum(unit.startswith("layers.") for unit in units)
     # Each layer's forward and backward sum their result over the tensor ranks twice.
+    # With sequence parallelism each sum is a gather and a scatter, which move as much.
     exchange = 2 * layers * NetworkCost(task.machine).all_reduce(group, size).seconds
-    return forward + exchange, backward + exchange
+    again = 2.0 if cost.recompute == "full" else 1.0
+    return forward + exchange, backward + again * exchange
 
 
 def core_pools(task: Task) -> tuple[dict[int, str], dict[str, int]]:
@@ -143,14 +144,15 @@ def core_pools(task: Task) -> tuple[dict[int, str], dict[str, int]]:
 
 def _messages(task: Task, network: NetworkCost, layout: Layout) -> dict[tuple[int, int], Traffic]:
     networks = {group.ranks: group.network for group in layout.groups if group.kind == "pipeline"}
-    size = task.architecture.boundary_bytes(layout.micro_batch_size, compute_cost(task).element_bytes)
+    whole = task.architecture.boundary_bytes(layout.micro_batch_size, compute_cost(task).element_bytes)
     prices: dict[tuple[int, int], Traffic] = {}
     for pipeline in layout.pipelines:
         for s in range(len(pipeline.stages) - 1):
             before, after = pipeline.stages[s].ranks, pipeline.stages[s + 1].ranks
+            shards = len(before) if task.settings.sequence_parallel and len(before) == len(after) else 1
             for pair in (*transfers(before, after), *transfers(after, before)):
                 if pair not in prices:
-                    prices[pair] = network.message(networks[edge_ranks(pipeline, s)], *pair, size)
+                    prices[pair] = network.message(networks[edge_ranks(pipeline, s)], *pair, whole // shards)
     return prices
 
 
@@ -164,11 +166,6 @@ def _optimizer(task: Task, cost: ComputeCost, layout: Layout) -> dict[int, float
     return {rank: cost.optimizer_seconds(task.cluster.node_of(rank),
                                          cost.parameter_count(tuple(units), max(units.values(), default=1)))
             for rank, units in held.items()}
-
-
-def _tensor(layout: Layout, rank: int) -> int:
-    return next((len(stage.ranks) for pipeline in layout.pipelines for stage in pipeline.stages
-                 if rank in stage.ranks), 1)
 
 
 def _step_collectives(task: Task, world: Group) -> float:

@@ -52,10 +52,15 @@ def edge_ranks(pipeline: Pipeline, stage: int) -> tuple[int, ...]:
 def transfers(senders: Sequence[int], receivers: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """Return who sends to whom between two stages: every receiver once, senders spread evenly.
 
-    Stages of equal tensor-parallel degree pair their ranks. A pair of one rank with itself needs no transfer and
-    is left out.
+    Stages of equal tensor-parallel degree pair their ranks, since with sequence parallelism rank j of both holds the
+    j-th shard of the sequence. Between unlike degrees every rank holds the whole activation, so a receiver that is
+    in both stages already has it. A pair of one rank with itself needs no transfer and is left out.
     """
-    pairs = ((senders[i * len(senders) // len(receivers)], receiver) for i, receiver in enumerate(receivers))
+    if len(senders) == len(receivers):
+        pairs = list(zip(senders, receivers, strict=True))
+    else:
+        pairs = [(receiver if receiver in senders else senders[i * len(senders) // len(receivers)], receiver)
+                 for i, receiver in enumerate(receivers)]
     return tuple((sender, receiver) for sender, receiver in pairs if sender != receiver)
 
 

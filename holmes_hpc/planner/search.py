@@ -89,7 +89,7 @@ def _defaults(task: Task, name: str) -> Task:
 def _price_strategy(task: Task, name: str, refusals: list[str]) -> list[Priced]:
     """Price the layouts of one strategy; wider tensor parallelism only where memory is too small for narrower.
 
-    The engine of this version runs tensor=1, and pipelines cost less than tensor exchange as long as memory allows.
+    Pipelines cost less than tensor exchange as long as memory allows.
     """
     priced: list[Priced] = []
     for tensor in tensor_degrees(task):

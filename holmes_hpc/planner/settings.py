@@ -31,6 +31,7 @@ class PlanSettings:
     alpha: float
     two_level: bool
     recompute: str
+    sequence_parallel: bool
     precision: str
     optimizer: str
     global_batch_size: int
@@ -53,7 +54,8 @@ class PlanSettings:
             micro_batch_size=parallel.micro_batch_size, schedule=schedule,
             warmup_extra=_warmup_extra(parallel.warmup_extra), layer_split=_layer_split(parallel.layer_split),
             alpha=float(parallel.alpha), two_level=parallel.two_level is not False,
-            recompute=str(parallel.recompute), precision=str(config.train.precision),
+            recompute=str(parallel.recompute), sequence_parallel=bool(parallel.sequence_parallel),
+            precision=str(config.train.precision),
             optimizer=str(config.optimizer.name), global_batch_size=int(config.train.global_batch_size),
             pipelines=tuple(_plain(pipeline) for pipeline in parallel.pipelines or ()),
         )

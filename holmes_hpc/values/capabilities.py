@@ -7,41 +7,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from holmes_hpc.values.plan import Plan
-
 SCHEDULES = ("auto", "gpipe", "1f1b")
 
 
-def unsupported(config: Any, plan: Plan | None = None) -> list[str]:
-    """Return what the engine cannot run of a composed configuration (and of its plan), each with its remedy.
+def unsupported(config: Any) -> list[str]:
+    """Return what the engine cannot run of a composed configuration, each with its remedy.
 
     An empty list means that all of it runs.
     """
     parallel, train = config.parallel, config.train
     asked = (
         (parallel.schedule not in SCHEDULES, f"parallel.schedule={parallel.schedule}", "auto, gpipe or 1f1b"),
-        ((parallel.tensor or 1) > 1, f"parallel.tensor={parallel.tensor}", "1 or null"),
         (parallel.chunks > 1, f"parallel.chunks={parallel.chunks}", "1"),
         (train.precision != "float32", f"train.precision={train.precision}", "float32"),
-        (parallel.recompute != "none", f"parallel.recompute={parallel.recompute}", "none"),
-        (bool(parallel.sequence_parallel), "parallel.sequence_parallel=true", "false"),
         (bool(parallel.overlap_grad_reduce), "parallel.overlap_grad_reduce=true", "false or null"),
         (bool(parallel.overlap_param_gather), "parallel.overlap_param_gather=true", "false or null"),
         (bool(parallel.turns), "parallel.turns=true", "false or null"),
         (parallel.cross_fabric_dtype not in (None, "float32"),
          f"parallel.cross_fabric_dtype={parallel.cross_fabric_dtype}", "float32 or null"),
     )
-    problems = [_message(what, remedy) for wrong, what, remedy in asked if wrong]
-    return problems + ([] if plan is None or problems else _of_plan(plan))
-
-
-def _of_plan(plan: Plan) -> list[str]:
-    """Return what the planner chose of itself and the engine cannot run."""
-    widest = max(len(stage.ranks) for pipeline in plan.pipelines for stage in pipeline.stages)
-    if widest == 1:
-        return []
-    return [f"the plan uses tensor parallelism of degree {widest}, because the model does not fit without: the engine "
-            "of this version cannot run it. Use more nodes, more pipeline stages or a smaller model."]
+    return [_message(what, remedy) for wrong, what, remedy in asked if wrong]
 
 
 def _message(what: str, remedy: str) -> str:

@@ -116,7 +116,12 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Plan:
-    """A complete plan. Layers are counted from 0; every layer is in exactly one stage of each pipeline."""
+    """A complete plan. Layers are counted from 0; every layer is in exactly one stage of each pipeline.
+
+    With `sequence_parallel` the tensor-parallel ranks of a stage hold shards of the sequence between its matrix
+    products. `recompute` says what the backward computes again: `none`, `selective` (the attention core) or `full`
+    (every layer from its input).
+    """
 
     strategy: str
     world_size: int
@@ -132,6 +137,8 @@ class Plan:
     rejected: tuple[Rejected, ...] = ()
     tied_embeddings: bool = False
     layer_split: str = "adaptive"
+    sequence_parallel: bool = False
+    recompute: str = "none"
     notes: tuple[str, ...] = field(default=())
     format_version: int = FORMAT_VERSION
 
@@ -163,6 +170,15 @@ class Plan:
             for s, stage in enumerate(pipeline.stages)
             if rank in stage.ranks
         )
+
+    def boundary_shards(self, pipeline: int, stage: int) -> int:
+        """Return into how many shards of the sequence the activations after a stage are cut on their way.
+
+        One, where every rank sends and receives them whole: without sequence parallelism, and between stages of
+        unlike tensor degrees.
+        """
+        here, there = self.pipelines[pipeline].stages[stage:stage + 2]
+        return len(here.ranks) if self.sequence_parallel and len(here.ranks) == len(there.ranks) else 1
 
 
 def _build(kind: type[Value], data: Any, path: str) -> Value:
