@@ -10,6 +10,7 @@ from holmes_hpc.planner.compute_cost import ComputeCost
 from holmes_hpc.planner.memory import memory_gib_per_rank
 from holmes_hpc.planner.network_cost import NetworkCost, Traffic
 from holmes_hpc.planner.ownership import element_count, stage_units
+from holmes_hpc.planner.replicas import find_replicas
 from holmes_hpc.planner.schedules import edge_ranks, make_schedule, transfers
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.simulation import Prices, Timeline, simulate
@@ -85,8 +86,16 @@ def _with_microbatches(layout: Layout, count: int) -> Layout:
 
 
 def _simulate(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timeline, Peaks]:
-    schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, choice)
-    return simulate(schedule, layout.reductions, price(task, layout)), peak_in_flight(schedule)
+    if core_pools(task)[0]:
+        # Ranks that queue for the same cores depend on all the others.
+        schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, choice)
+        return simulate(schedule, layout.reductions, price(task, layout)), peak_in_flight(schedule)
+    replicas = find_replicas(task.cluster, layout.pipelines)
+    few = dataclasses.replace(layout, pipelines=replicas.picked, reductions=replicas.restrict(layout.reductions))
+    schedule = make_schedule(few.pipelines, few.groups, few.reductions, choice)
+    timeline = simulate(schedule, few.reductions, replicas.fill_trunks(price(task, few)))
+    busy = {rank: timeline.busy_seconds[same] for rank, same in replicas.rank_like().items()}
+    return Timeline(timeline.step_seconds, busy), replicas.spread_peaks(peak_in_flight(schedule))
 
 
 def price(task: Task, layout: Layout) -> Prices:
