@@ -114,7 +114,7 @@ class _Stages:
         busiest = max(sum(turns[s] * times[s] for s in range(r, len(layers), period)) for r in range(period))
         waits = [turns[s] * busy for s, (_, busy) in enumerate(hops)]
         steady = max([busiest, *waits])
-        if self.task.settings.schedule == "1f1b" and self.task.settings.warmup_extra == 0:
+        if self.task.settings.schedule in ("1f1b", "auto", "interleaved") and self.task.settings.warmup_extra == 0:
             # Neighbours play ping-pong: each micro-batch also pays the hops, unless enough is in flight.
             steady += self.microbatches / self.pipelines * max([0.0, *(alone for alone, _ in hops)])
         fill = (sum(times) - max(times)) / self.shape.chunks + 2 * sum(alone for alone, _ in hops)
@@ -172,5 +172,5 @@ class _Stages:
             used = (self.cost.static_gib(node, self.cost.parameter_count(fixed, tensor)) * GIB
                     + in_flight * self.cost.activation_bytes(fixed, self.size, tensor))
             free = self.task.machine.memory_gib(node) * USABLE_FRACTION * GIB - used
-            least = min(least, max(0, int(free // bytes_a_layer)))
+            least = min(least, max(0, int(free // bytes_a_layer) // chunks))
         return least

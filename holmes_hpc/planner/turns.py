@@ -27,7 +27,7 @@ def take_turns(pipelines: Sequence[Pipeline], groups: Sequence[Group],
     changed = {rank: list(each) for rank, each in actions.items()}
     for group in groups:
         if group.kind == "turn":
-            first = {rank: _first_crossing(rank, actions[rank], pipelines, slow) for rank in group.ranks}
+            first = {rank: _first_crossing(actions[rank], pipelines, slow) for rank in group.ranks if rank in actions}
             members = [(rank, at) for rank, at in first.items() if at is not None]
             for number, (rank, at) in reversed(list(enumerate(members))):
                 place = actions[rank][at]
@@ -58,7 +58,7 @@ def turn_ranks(cluster: ClusterDescription, pipelines: Sequence[Pipeline],
     return [tuple(ranks) for ranks in found.values() if len(ranks) > 1]
 
 
-def _first_crossing(rank: int, actions: Sequence[Action], pipelines: Sequence[Pipeline],
+def _first_crossing(actions: Sequence[Action], pipelines: Sequence[Pipeline],
                     slow: set[frozenset[int]]) -> int | None:
     for at, action in enumerate(actions):
         if action.kind in _BACKWARDS:
