@@ -145,16 +145,13 @@ def stage_seconds(task: Task, cost: ComputeCost, ranks: Sequence[int], units: tu
 
 def weight_seconds(task: Task, cost: ComputeCost, ranks: Sequence[int], units: tuple[str, ...],
                    samples: int) -> float:
-    """Return the weight part of a stage's backward: each product with a parameter once, as in the forward.
+    """Return the weight part of a stage's backward: the products that make the parameters' gradients.
 
     The attention core, norms, tensor-parallel exchanges and what is recomputed belong to the input part.
     """
-    tokens = samples * task.architecture.sequence_length
-    core = sum(task.architecture.forward_flops_by_part(unit, tokens).get("attention_core", 0) for unit in units)
-    flops = sum(task.architecture.forward_flops(unit, tokens) for unit in units)
     nodes = list(dict.fromkeys(task.cluster.node_of(rank) for rank in ranks))
-    forward = max(cost.forward_seconds(node, units, samples, len(ranks)) for node in nodes)
-    return forward * (flops - core) / flops if flops else 0.0
+    ring = NetworkCost(task.machine).tensor_ring(ranks) if len(ranks) > 1 else None
+    return max(cost.directions(node, units, samples, len(ranks), ring).backward_weight for node in nodes)
 
 
 def core_pools(task: Task) -> tuple[dict[int, str], dict[str, int]]:
