@@ -274,7 +274,7 @@ def test_auto_takes_the_best_and_keeps_the_others() -> None:
 
 def test_extra_warmup_is_chosen_where_a_hop_is_slow_and_can_be_fixed() -> None:
     slow = [MIXED, "model=gpt_3_6b", "train.precision=float16", "parallel.pipeline=2", "train.global_batch_size=256",
-            "parallel=holmes", "parallel.micro_batch_size=1"]
+            "parallel=holmes", "parallel.micro_batch_size=1", "parallel.schedule=1f1b"]
     chosen, strict = make(*slow), make(*slow, "parallel.warmup_extra=0")
     assert chosen.schedule.warmup_extra >= 1
     assert strict.schedule.warmup_extra == 0
