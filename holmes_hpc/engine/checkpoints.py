@@ -53,6 +53,7 @@ class Checkpoints:
     def __init__(self, saved: Saved, communicator: Communicator, folder: RunFolder, say: Say) -> None:
         self._saved, self._communicator, self._folder, self._say = saved, communicator, folder, say
         self._every = saved.train.checkpoint_every
+        self._newest = 0
         token = share_texts(secrets.token_hex(4), communicator)[0]
         self._saver = Saver(folder.checkpoints, communicator, token=token, keep=saved.train.keep_checkpoints,
                             goes_on=saved.train.on_save_error == "continue", say=say,
@@ -66,7 +67,8 @@ class Checkpoints:
         if self._every:
             self._saver.probe()
         found = self._candidates() if self._communicator.rank == 0 else []
-        return load_newest(found, self._load, self._communicator, self._say)
+        self._newest = load_newest(found, self._load, self._communicator, self._say)
+        return self._newest
 
     def after_step(self, step: int) -> None:
         """Bring a save on, or begin one where one is due. Raises CheckpointError (see `train.on_save_error`)."""
@@ -79,6 +81,13 @@ class Checkpoints:
         """Begin to save the state after `step`."""
         entries = [entry for part in self._saved.parts.values() for entry in part.state_entries()]
         self._saver.save(step, entries, self._extra(step))
+        self._newest = step
+
+    def stop(self, step: int) -> None:
+        """Save the state after `step` even where none is due, and wait until it is complete. Raises as `after_step`."""
+        if step > self._newest:
+            self.save(step)
+        self.finish()
 
     def finish(self) -> None:
         """Wait until the last checkpoint is complete. Raises as `after_step`."""
