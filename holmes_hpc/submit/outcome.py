@@ -25,7 +25,7 @@ MOST_FRUITLESS_STARTS = 5
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Settle the run in the folder `arguments[0]` whose step ended with the status `arguments[1]`; return the status."""
+    """Settle the run in the folder `arguments[0]` whose step ended with status `arguments[1]`; return the status."""
     folder, step_status, may_requeue = RunFolder(Path(arguments[0])), arguments[1], "--requeue" in arguments[2:]
     job_id = own_job_id(os.environ)
     status, text = settle(folder, step_status)
