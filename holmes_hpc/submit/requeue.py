@@ -6,7 +6,7 @@ Runs in the batch script, outside of any container: there `scontrol` is found wh
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holmes_hpc.cluster.hostlist import HostlistError, expand_hostlist
@@ -56,9 +56,15 @@ def requeued_by_slurm(job_id: str) -> bool:
         return False
 
 
-def cancelled_components(components: Iterable[OwnComponent]) -> list[str]:
-    """Return the ids of components that somebody cancelled while the others went on."""
-    return [component.id for component in components if component.state == "CANCELLED"]
+def cancelled_components(components: Sequence[OwnComponent]) -> list[str]:
+    """Return the ids of components that somebody cancelled while this script's own goes on.
+
+    Slurm preempts and requeues a job as a whole; only a user ends one component alone. Until its nodes are free it
+    counts as completing.
+    """
+    if not components or components[0].state != "RUNNING":
+        return []
+    return [component.id for component in components if component.state in ("CANCELLED", "COMPLETING")]
 
 
 def failed_nodes(names: Iterable[str]) -> list[str]:
