@@ -15,7 +15,7 @@ from typing import Any
 from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.runs.folder import RunFolder
 
-_NETWORK_ERRORS = ("NetworkError", "DistBackendError", "RuntimeError")
+_NETWORK_ERRORS = ("NetworkError", "DistBackendError", "RuntimeError", "RefusedError")
 """What a rank ends with that only lost a neighbour."""
 
 
