@@ -9,10 +9,10 @@ import torch
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.point_to_point import Transfers
-from holmes_hpc.comm.reduce import sum_gradients
 from holmes_hpc.engine.batch import MicroBatch
 from holmes_hpc.engine.gradients import Gradients
 from holmes_hpc.engine.local_model import LocalModel
+from holmes_hpc.engine.parameters import Gatherer
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.model import token_loss
 from holmes_hpc.values import Action, ActionKind, Plan
@@ -27,12 +27,15 @@ Place = tuple[int, int, int]
 class Executor:
     """Interprets actions. A send leaves at once and never blocks; a receive was posted ahead and waits.
 
-    Losses are float32 sums of `loss * weight` over the micro-batches whose last stage this rank holds.
+    Losses are float32 sums of `loss * weight` over the micro-batches whose last stage this rank holds. Backwards start
+    from the loss times `loss_scale`. Activations travel in `dtype`.
     """
 
-    def __init__(self, plan: Plan, rank: int, model: LocalModel, gradients: Gradients, communicator: Communicator,
-                 architecture: Architecture) -> None:
+    def __init__(self, plan: Plan, rank: int, model: LocalModel, gradients: Gradients, gatherer: Gatherer,
+                 communicator: Communicator, architecture: Architecture, dtype: torch.dtype = torch.float32) -> None:
         self._plan, self._rank, self._model, self._gradients = plan, rank, model, gradients
+        self._gatherer, self._dtype = gatherer, dtype
+        self.loss_scale = 1.0
         self._communicator, self._architecture = communicator, architecture
         self._transfers = Transfers(communicator)
         self._training = True
@@ -76,10 +79,13 @@ class Executor:
         else:
             source = self._inputs.pop(place).requires_grad_(self._training)
         output = module(source)
+        self._gatherer.check(module)
+        self._gatherer.poll()
         if stage == len(stages) - 1:
             batch = self._batches[pipeline, microbatch]
-            output = token_loss(output, batch.targets) * batch.weight
-            self._loss += output.detach()
+            loss = token_loss(output, batch.targets) * batch.weight
+            self._loss += loss.detach()
+            output = loss if self.loss_scale == 1.0 else loss * self.loss_scale
         elif self._rank in stages[stage + 1].ranks:
             self._inputs[pipeline, stage + 1, microbatch] = output.detach()
         else:
@@ -91,7 +97,11 @@ class Executor:
         pipeline, stage, microbatch = place = _place(action)
         source, output = self._inputs.pop(place), self._outputs.pop(place)
         last = stage == len(self._plan.pipelines[pipeline].stages) - 1
+        # What follows uses the same groups as the gathers, so those end first; they did where this stage ran forward.
+        self._gatherer.finish()
+        self._gradients.begin_backward(action)
         torch.autograd.backward([output], None if last else [self._incoming_gradients.pop(place)])
+        self._gradients.end_backward()
         if stage == 0:
             return
         gradient = source.grad
@@ -108,7 +118,7 @@ class Executor:
 
     def _post(self, action: Action) -> None:
         shape = (self._samples(action), self._architecture.sequence_length, self._architecture.hidden_size)
-        self._transfers.post_receive(self._edge(action), action.peer, self._tag(action), shape, torch.float32)
+        self._transfers.post_receive(self._edge(action), action.peer, self._tag(action), shape, self._dtype)
 
     def _receive(self, action: Action) -> torch.Tensor:
         return self._transfers.receive(self._edge(action), action.peer, self._tag(action))
@@ -120,9 +130,7 @@ class Executor:
         self._incoming_gradients[_place(action)] = self._receive(action)
 
     def _reduce(self, action: Action) -> None:
-        self._gradients.reduce(
-            action.reduction, lambda flat, reduction: sum_gradients(flat, reduction, self._communicator)
-        )
+        self._gradients.finish(action.reduction)
 
     def _edge(self, action: Action) -> torch.distributed.ProcessGroup:
         return self._communicator.edge(self._rank, action.peer)

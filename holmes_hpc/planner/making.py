@@ -37,7 +37,10 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
     elif best.strategy == "megatron" and task.settings.strategy == "auto" and split == "adaptive":
         words = "uniform"
     layout = best.layout
-    schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, best.schedule)
+    on_cpu = any(task.machine.gpu(node).name == "cpu" for node in task.cluster.nodes)
+    synchronization = task.settings.synchronization(best.strategy, on_cpu=on_cpu)
+    schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, best.schedule,
+                             sharded=synchronization.sharded)
     return Plan(
         strategy=best.strategy,
         world_size=task.cluster.world_size,
@@ -53,6 +56,7 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
         rejected=rejected,
         tied_embeddings=task.architecture.tied_embeddings,
         layer_split=words,
+        synchronization=synchronization,
         notes=_notes(task, best),
     )
 

@@ -17,16 +17,13 @@ def unsupported(config: Any, plan: Plan | None = None) -> list[str]:
 
     An empty list means that all of it runs.
     """
-    parallel, train = config.parallel, config.train
+    parallel = config.parallel
     asked = (
         (parallel.schedule not in SCHEDULES, f"parallel.schedule={parallel.schedule}", "auto, gpipe or 1f1b"),
         ((parallel.tensor or 1) > 1, f"parallel.tensor={parallel.tensor}", "1 or null"),
         (parallel.chunks > 1, f"parallel.chunks={parallel.chunks}", "1"),
-        (train.precision != "float32", f"train.precision={train.precision}", "float32"),
         (parallel.recompute != "none", f"parallel.recompute={parallel.recompute}", "none"),
         (bool(parallel.sequence_parallel), "parallel.sequence_parallel=true", "false"),
-        (bool(parallel.overlap_grad_reduce), "parallel.overlap_grad_reduce=true", "false or null"),
-        (bool(parallel.overlap_param_gather), "parallel.overlap_param_gather=true", "false or null"),
         (bool(parallel.turns), "parallel.turns=true", "false or null"),
         (parallel.cross_fabric_dtype not in (None, "float32"),
          f"parallel.cross_fabric_dtype={parallel.cross_fabric_dtype}", "float32 or null"),
