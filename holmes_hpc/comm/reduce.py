@@ -39,7 +39,7 @@ class GradientSum(Collective):
 def whole_sum_steps(flat: Tensor, reduction: Reduction, communicator: Communicator) -> list[Step]:
     """Return the steps that sum `flat` in place over all owners: inside, across, and inside what was summed in parts.
 
-    Raises ValueError when the plan leaves this rank out of its outer groups.
+    On a rank that the plan leaves out of the outer groups, the second raises ValueError.
     """
     steps: list[Step] = []
     inner = _own_group(reduction.inner, communicator)
@@ -52,8 +52,8 @@ def whole_sum_steps(flat: Tensor, reduction: Reduction, communicator: Communicat
     if not reduction.sharded:
         own = _own_group(reduction.outer, communicator)
         if own < 0:
-            raise ValueError(f"rank {communicator.rank} is in no outer group of {reduction}")
-        if communicator.has_group(own):
+            steps.append(_MissingStep(communicator, reduction))
+        elif communicator.has_group(own):
             steps.append(AllReduceStep(communicator.group(own), flat, between))
         return steps
     parts = split(flat, len(reduction.outer))
@@ -78,6 +78,21 @@ class AllReduceStep:
 
     def end(self) -> None:
         """Nothing is left to do: the sum is in place."""
+
+
+class _MissingStep:
+    """Stands where the plan has no group for this rank; the ranks that it summed with before do not wait for it."""
+
+    doing = "summing gradients"
+
+    def __init__(self, communicator: Communicator, reduction: Reduction) -> None:
+        self.group, self._rank, self._reduction = communicator.world, communicator.rank, reduction
+
+    def begin(self) -> list[Work]:
+        raise ValueError(f"rank {self._rank} is in no outer group of {self._reduction}")
+
+    def end(self) -> None:
+        return
 
 
 class _ShareStep:

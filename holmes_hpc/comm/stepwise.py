@@ -76,7 +76,7 @@ class Collective:
         self._steps, self._communicator, self._then = steps, communicator, then
         self._works: list[Work] = []
         self._arrived: list[float] = []
-        self.begun = 0
+        self.begun = self.number = 0
         self.began = self.ended = 0.0
         self.done = False
 
@@ -125,9 +125,12 @@ class Lane:
     def __init__(self, *, early: bool = True) -> None:
         self._early = early
         self._pending: list[Collective] = []
+        self._added = 0
 
     def add(self, collective: Collective) -> None:
         """Begin a collective. One without steps is done at once."""
+        self._added += 1
+        collective.number = self._added
         if collective.length:
             collective.begin()
             self._pending.append(collective)
@@ -139,11 +142,11 @@ class Lane:
 
     def finish(self, collective: Collective | None = None) -> None:
         """Wait until a collective and those before it are done; None: until all are."""
-        while self._pending and (collective is None or not collective.done):
-            last = len(self._pending) - 1 if collective is None else self._pending.index(collective)
-            level = min(each.begun for each in self._pending[:last + 1])
-            for each in self._pending[:last + 1]:
-                if each.begun == level and not each.done:
+        last = self._added if collective is None else collective.number
+        while waiting := [each for each in self._pending if each.number <= last]:
+            level = min(each.begun for each in waiting)
+            for each in waiting:
+                if each.begun == level:
                     each.end()
                     if not each.done:
                         each.begin()

@@ -96,9 +96,7 @@ class Gradients:
         stuck = [bucket.number for bucket in flat.buckets if (index, bucket.number) not in self._sums]
         if stuck:
             raise RuntimeError(f"reduction {index}: buckets {stuck} never got all their gradients")
-        last = self._sums[index, flat.buckets[-1].number]
-        if last.length:
-            self._lane.finish(last)
+        self._lane.finish(self._sums[index, flat.buckets[-1].number])
 
     def local_square_sum(self) -> float:
         """Return this rank's share of the squared norm: every shard counts on one of the ranks that hold it."""
