@@ -18,9 +18,8 @@ class Embedding(nn.Module):
 
     def __init__(self, architecture: Architecture, *, positions: bool) -> None:
         super().__init__()
-        self.token = nn.Embedding(architecture.vocab_size, architecture.hidden_size)
-        self.position = (nn.Embedding(architecture.sequence_length, architecture.hidden_size)
-                         if positions else None)
+        self.token = _table(architecture.vocab_size, architecture.hidden_size)
+        self.position = _table(architecture.sequence_length, architecture.hidden_size) if positions else None
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the hidden states [b, s, h] of tokens [b, s]."""
@@ -28,6 +27,11 @@ class Embedding(nn.Module):
         if self.position is not None:
             hidden = hidden + self.position(torch.arange(tokens.shape[1], device=tokens.device))
         return cast(Tensor, hidden)
+
+
+def _table(rows: int, width: int) -> nn.Embedding:
+    """Return a table without initial values: drawing them on the device `meta` would import torch's compiler."""
+    return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 
 class Head(nn.Module):
