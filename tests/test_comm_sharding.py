@@ -11,7 +11,7 @@ from holmes_hpc.comm.groups import connect, ranks_by_node
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.comm.sharding import Route
 from holmes_hpc.comm.stepwise import Collective, Lane, Scratch
-from holmes_hpc.values import Group, RankPlace, Reduction, Synchronization
+from holmes_hpc.values import RankPlace, Reduction, Synchronization
 from tests.forked import run_ranks
 from tests.test_comm_reduce import CASES, data, outer
 from tests.tiny_plans import tiny_plan

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from holmes_hpc.engine.flat import Bucket, FlatReduction
 
@@ -33,56 +33,48 @@ def learning_rate(step: int, settings: Any, total_steps: int) -> float:
 
 @dataclass(frozen=True)
 class Run:
-    """A contiguous range of a shard that is updated as one tensor: `begin` and `end` in the flat buffer."""
+    """A contiguous range of a shard that is updated as one tensor: `begin` and `end` in the flat buffer.
+
+    `values`, `gradient` and the `moments` are flat float32 tensors.
+    """
 
     flat: FlatReduction
     bucket: Bucket
     begin: int
     end: int
     decays: bool
-    parameter: nn.Parameter
+    values: Tensor
+    gradient: Tensor
+    moments: dict[str, Tensor]
 
 
 class ShardOptimizer:
     """Updates the shards of one rank: float32 values, float32 gradients, float32 moments.
 
     Only matrices decay, biases and norms do not; so a shard is cut into runs of either kind. In lower precision each
-    updated shard is rounded into the parameters that compute.
+    updated shard is rounded into the parameters that compute. `steps` counts the updates.
+
+    It calls the kernels behind torch's fused optimizers itself: making one of torch's optimizers imports its compiler,
+    which takes every rank two seconds of a core.
     """
 
     def __init__(self, flats: Sequence[FlatReduction], settings: Any) -> None:
-        self.name = str(settings.name)
-        self.moments = MOMENTS[self.name] if self.name != "sgd" or settings.momentum else ()
-        self.runs = [run for flat in flats for bucket in flat.buckets for run in _runs(flat, bucket)]
+        self._settings = settings
+        self.moments = MOMENTS[str(settings.name)]
+        self.steps = 0
+        self.runs = [run for flat in flats for bucket in flat.buckets for run in _runs(flat, bucket, self.moments)]
         self._rounded = [bucket for flat in flats for bucket in flat.buckets
                          if bucket.values.dtype != torch.float32]
-        decays = [
-            {"params": [run.parameter for run in self.runs if run.decays], "weight_decay": settings.weight_decay},
-            {"params": [run.parameter for run in self.runs if not run.decays], "weight_decay": 0.0},
-        ]
-        groups = [group for group in decays if group["params"]]
-        self._optimizer: torch.optim.Optimizer | None = _build(groups, settings) if groups else None
-        self._prepare_state()
 
-    @property
-    def steps(self) -> int:
-        """The number of updates so far (adamw counts them)."""
-        states = self._optimizer.state.values() if self._optimizer else ()
-        return int(next((state["step"] for state in states if "step" in state), 0))
-
-    @steps.setter
-    def steps(self, count: int) -> None:
-        for state in self._optimizer.state.values() if self._optimizer else ():
-            if "step" in state:
-                state["step"].fill_(count)
-
+    @torch.no_grad()
     def step(self, rate: float) -> None:
         """Update the shards with a learning rate."""
-        if self._optimizer is None:
-            return
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.step()
+        self.steps += 1
+        update = _adamw if self._settings.name == "adamw" else _sgd
+        for decays in (True, False):
+            runs = [run for run in self.runs if run.decays == decays]
+            if runs:
+                update(runs, self._settings, rate, self._settings.weight_decay if decays else 0.0, self.steps)
         self.round()
 
     def round(self) -> None:
@@ -90,30 +82,25 @@ class ShardOptimizer:
         for bucket in self._rounded:
             bucket.shard_values.copy_(bucket.master)
 
-    def state_of(self, run: Run, kind: str) -> Tensor:
-        """Return a moment, or `master`, of a run: flat float32."""
-        if kind == "master":
-            return run.parameter.detach()
-        state: Tensor = self._optimizer.state[run.parameter][kind] if self._optimizer else torch.empty(0)
-        return state
 
-    def _prepare_state(self) -> None:
-        """Make the state at once, so that a checkpoint can be loaded before the first step."""
-        for run in self.runs if self._optimizer else ():
-            state = self._optimizer.state[run.parameter]  # type: ignore[union-attr]
-            state.update({kind: torch.zeros_like(run.parameter.detach()) for kind in self.moments})
-            if self.name == "adamw":
-                state["step"] = torch.zeros((), dtype=torch.float32, device=run.parameter.device)
+def _adamw(runs: Sequence[Run], settings: Any, rate: float, weight_decay: float, step: int) -> None:
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
+    means, squares = ([run.moments[kind] for run in runs] for kind in MOMENTS["adamw"])
+    count = torch.tensor(float(step), device=runs[0].values.device)
+    torch._fused_adamw_([run.values for run in runs], [run.gradient for run in runs], means, squares, [],
+                        [count] * len(runs), lr=rate, beta1=settings.beta1, beta2=settings.beta2,
+                        weight_decay=weight_decay, eps=settings.epsilon, amsgrad=False, maximize=False)
 
 
-def _build(groups: list[dict[str, Any]], settings: Any) -> torch.optim.Optimizer:
-    if settings.name == "sgd":
-        return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=True)
-    return torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.beta1, settings.beta2), eps=settings.epsilon,
-                             fused=True)
+def _sgd(runs: Sequence[Run], settings: Any, rate: float, weight_decay: float, step: int) -> None:
+    """Stochastic gradient descent with momentum; weight decay is added to the gradient."""
+    torch._fused_sgd_([run.values for run in runs], [run.gradient for run in runs],
+                      [run.moments["momentum_buffer"] for run in runs], weight_decay=weight_decay,
+                      momentum=settings.momentum, lr=rate, dampening=0.0, nesterov=False, maximize=False,
+                      is_first_step=False)
 
 
-def _runs(flat: FlatReduction, bucket: Bucket) -> Iterator[Run]:
+def _runs(flat: FlatReduction, bucket: Bucket, kinds: Sequence[str]) -> Iterator[Run]:
     """Return the runs of a bucket's shard; what only fills the shard up belongs to none."""
     first, last = bucket.shard
     pieces = [(max(first, segment.begin), min(last, segment.end), segment.decays)
@@ -122,6 +109,6 @@ def _runs(flat: FlatReduction, bucket: Bucket) -> Iterator[Run]:
         begin, end, decays = pieces.pop(0)
         while pieces and pieces[0][2] == decays:
             end = pieces.pop(0)[1]
-        parameter = nn.Parameter(bucket.master[begin - first:end - first])
-        parameter.grad = flat.gradients[begin:end]
-        yield Run(flat, bucket, begin, end, decays, parameter)
+        values = bucket.master[begin - first:end - first]
+        yield Run(flat, bucket, begin, end, decays, values, flat.gradients[begin:end],
+                  {kind: torch.zeros_like(values) for kind in kinds})

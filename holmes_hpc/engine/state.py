@@ -10,7 +10,7 @@ from torch import Tensor
 
 from holmes_hpc.engine.flat import Segment
 from holmes_hpc.engine.local_model import LocalModel
-from holmes_hpc.engine.optimizer import Run, ShardOptimizer
+from holmes_hpc.engine.optimizer import ShardOptimizer
 
 KINDS = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "momentum_buffer": "momentum", "master": "master"}
 """Torch's name of a moment, and its name in a checkpoint."""
@@ -46,8 +46,9 @@ def state_entries(optimizer: ShardOptimizer, model: LocalModel) -> Iterator[Stat
             for offsets, sizes, start in _of_segment(segment, model, begin - segment.begin, end - segment.begin):
                 at = start + segment.begin - run.begin
                 for kind in kinds:
-                    flat = optimizer.state_of(run, kind)[at:at + _count(sizes)]
-                    yield StateEntry(segment.piece.name, KINDS[kind], offsets, sizes, flat.view(sizes), _is_first(run))
+                    flat = run.values if kind == "master" else run.moments[kind]
+                    part = flat[at:at + _count(sizes)].view(sizes)
+                    yield StateEntry(segment.piece.name, KINDS[kind], offsets, sizes, part, run.flat.route.counts)
 
 
 def rectangles(shape: tuple[int, ...], begin: int, end: int) -> list[tuple[tuple[int, ...], tuple[int, ...], int]]:
@@ -89,7 +90,3 @@ def _count(sizes: tuple[int, ...]) -> int:
     for size in sizes:
         count *= size
     return count
-
-
-def _is_first(run: Run) -> bool:
-    return run.flat.route.counts
