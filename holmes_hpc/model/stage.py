@@ -108,6 +108,8 @@ def build_stage(architecture: Architecture, first_layer: int, num_layers: int, *
         return stage
     for module in stage.modules():
         for leaf, parameter in module.named_parameters(recurse=False):
-            module.register_parameter(leaf, nn.Parameter(torch.empty_like(parameter, device=device)))
+            # Not empty_like: of a meta tensor that imports torch's symbolic shapes, a second of every rank's core.
+            memory = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+            module.register_parameter(leaf, nn.Parameter(memory))
     initialize(stage, architecture, parameters, seed)
     return stage
