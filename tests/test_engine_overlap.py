@@ -113,7 +113,7 @@ def test_sums_are_under_way_while_the_backward_goes_on(tmp_path: Path) -> None:
     assert sum(start < backward["end"] for start in begun) >= len(begun) - 1
     assert all(start > backward["start"] for start in begun), "the last micro-batch's only"
     gathers = [row for row in rows if row["kind"] == "G~"]
-    assert gathers and all(row["start"] < 0 < row["end"] for row in gathers), "begun in the step before"
+    assert gathers and all(row["start"] < 0 and row["start"] < row["end"] for row in gathers), "begun in the step before"
 
 
 def entries_of(trainer: Trainer) -> list[tuple]:
@@ -245,8 +245,9 @@ def test_a_run_that_leaves_every_step_out_ends(caplog: pytest.LogCaptureFixture)
 def test_a_forward_never_uses_parameters_that_are_not_gathered(tmp_path: Path) -> None:
     def blind(trainer: Trainer) -> None:
         """Take the waits away, so that gathers end only in the backward."""
-        for parameter_hooked in trainer._model.stage(0, 0).modules():
-            parameter_hooked._forward_pre_hooks.clear()
+        for pipeline, stage in trainer._job.plan.stages_of(trainer._job.rank):
+            for module in trainer._model.stage(pipeline, stage).modules():
+                module._forward_pre_hooks.clear()
         trainer._gatherer._lane.poll = lambda: None
 
     with pytest.raises(RankFailedError, match="before they were gathered"):

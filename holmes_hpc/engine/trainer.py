@@ -82,7 +82,7 @@ class Trainer:
         train = self._job.train
         self._synchronise()
         for step in range(1, train.steps + 1):
-            row = self._step(step)
+            row = self.step(step)
             last = step == train.steps
             if last or (train.validate_every and step % train.validate_every == 0):
                 row["validation_loss"] = self._validate()
@@ -92,28 +92,8 @@ class Trainer:
             if "validation_loss" in row:
                 self._synchronise()
 
-    def state_entries(self) -> Iterator[StateEntry]:
-        """Return what this rank keeps of the optimizer's state, as rectangles of global parameters."""
-        return state_entries(self._optimizer, self._model)
-
-    def state_numbers(self) -> dict[str, float]:
-        """Return the numbers that a checkpoint keeps beside the tensors."""
-        scale = {f"loss_scale.{name}": value for name, value in self._guard.scale.state().items()}
-        return {"optimizer.steps": float(self._optimizer.steps), "skipped_steps": float(self._guard.skipped), **scale}
-
-    def load_numbers(self, numbers: dict[str, float]) -> None:
-        """Go on with the numbers of a checkpoint; call it after the tensors of `state_entries` were written.
-
-        In lower precision the parameters are rounded from their masters and gathered.
-        """
-        self._optimizer.steps = int(numbers["optimizer.steps"])
-        self._guard.skipped = int(numbers["skipped_steps"])
-        self._guard.scale.load({name: numbers[f"loss_scale.{name}"] for name in self._guard.scale.state()})
-        self._optimizer.round()
-        self._gather()
-        self._gatherer.finish()
-
-    def _step(self, step: int) -> dict[str, Any]:
+    def step(self, step: int) -> dict[str, Any]:
+        """Train one step (counted from 1) and return its row of the metrics; all ranks call it."""
         job = self._job
         self._timeline.start()
         self._gatherer.start(self._timeline)
@@ -136,6 +116,27 @@ class Trainer:
         step_seconds, self._step_began = now - self._step_began, now
         row = job.metrics.row(step, reports, step_seconds=step_seconds, grad_norm=norm, learning_rate=rate)
         return row | self._guard.row()
+
+    def state_entries(self) -> Iterator[StateEntry]:
+        """Return what this rank keeps of the optimizer's state, as rectangles of global parameters."""
+        return state_entries(self._optimizer, self._model)
+
+    def state_numbers(self) -> dict[str, float]:
+        """Return the numbers that a checkpoint keeps beside the tensors."""
+        scale = {f"loss_scale.{name}": value for name, value in self._guard.scale.state().items()}
+        return {"optimizer.steps": float(self._optimizer.steps), "skipped_steps": float(self._guard.skipped), **scale}
+
+    def load_numbers(self, numbers: dict[str, float]) -> None:
+        """Go on with the numbers of a checkpoint; call it after the tensors of `state_entries` were written.
+
+        In lower precision the parameters are rounded from their masters and gathered.
+        """
+        self._optimizer.steps = int(numbers["optimizer.steps"])
+        self._guard.skipped = int(numbers["skipped_steps"])
+        self._guard.scale.load({name: numbers[f"loss_scale.{name}"] for name in self._guard.scale.state()})
+        self._optimizer.round()
+        self._gather()
+        self._gatherer.finish()
 
     def _update(self, norm: float, scale: float, rate: float) -> None:
         with self._timeline.record(Action(ActionKind.OPTIMIZER)):
