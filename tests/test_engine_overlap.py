@@ -112,8 +112,8 @@ def test_sums_are_under_way_while_the_backward_goes_on(tmp_path: Path) -> None:
     assert len(begun) > 3
     assert sum(start < backward["end"] for start in begun) >= len(begun) - 1
     assert all(start > backward["start"] for start in begun), "the last micro-batch's only"
-    gathers = [row for row in rows if row["kind"] == "G~"]
-    assert gathers and all(row["start"] < 0 and row["start"] < row["end"] for row in gathers), "begun in the step before"
+    gathers = [row["start"] for row in rows if row["kind"] == "G~"]
+    assert gathers and max(gathers) < 0, "begun in the step before"
 
 
 def entries_of(trainer: Trainer) -> list[tuple]:

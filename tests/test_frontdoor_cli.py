@@ -15,7 +15,8 @@ from tests.runs_for_tests import ROOT
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["--help"]) == 0
-    assert all(f"  {verb} " in capsys.readouterr().out or True for verb in cli.VERBS)
+    usage = capsys.readouterr().out
+    assert all(f"  {verb} " in usage for verb in cli.VERBS)
     assert cli.run(["--version"]) == 0
     assert capsys.readouterr().out == f"holmes {__version__}\n"
 
@@ -64,7 +65,8 @@ def test_completion_in_a_real_bash(tmp_path: Path) -> None:
         echo "${COMPREPLY[@]}"
     """
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["bash", "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(["bash", "-c", program], env=environment, capture_output=True, text=True, timeout=60,
+                          check=True)
     assert done.stdout.split() == ["+cluster=mixed", "+cluster=mixed_gpus"]
 
 

@@ -51,8 +51,9 @@ def environment(folder: Path) -> Path:
 
 
 def install(python: Path, *arguments: str) -> None:
-    done = subprocess.run([sys.executable, *PIP, "--python", str(python), "install", "--no-deps", "--no-build-isolation",
-                           "--ignore-installed", *arguments], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run([sys.executable, *PIP, "--python", str(python), "install", "--no-deps",
+                           "--no-build-isolation", "--ignore-installed", *arguments],
+                          capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -66,8 +67,8 @@ def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     if request.param == "editable":
         install(python, "-e", str(ROOT))
         return Installed(python, holmes, ROOT / "holmes_hpc", {})
-    done = subprocess.run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)],
-                          capture_output=True, text=True, timeout=240, check=False)
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(build, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     install(python, str(next(folder.glob("*.whl"))))
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "environment")}))
@@ -94,9 +95,9 @@ def test_a_users_own_cluster_is_found(installed: Installed, tmp_path: Path) -> N
 
 
 def test_the_templates_are_there(installed: Installed, tmp_path: Path) -> None:
-    program = "from holmes_hpc.resources import folder; print(*sorted(p.name for p in folder('sbatch_templates').iterdir()))"
+    program = "from holmes_hpc.resources import folder; print(*(p.name for p in folder('sbatch_templates').iterdir()))"
     there = installed.run([str(installed.python), "-c", program], tmp_path).split()
-    assert there == sorted(path.name for path in (ROOT / "sbatch_templates").iterdir())
+    assert sorted(there) == sorted(path.name for path in (ROOT / "sbatch_templates").iterdir())
 
 
 def test_the_main_job_and_its_analysis(installed: Installed, tmp_path: Path) -> None:

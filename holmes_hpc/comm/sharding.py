@@ -56,6 +56,17 @@ class Route:
         """Whether this rank gathers shards that other ranks updated."""
         return self.divided and self._communicator.has_group(self._inner)
 
+    def writes(self, number: int) -> bool:
+        """Return whether this rank saves its shard of bucket `number`: of ranks that hold the same one, only one does.
+
+        The buckets are dealt to these ranks in turn.
+        """
+        if not self.divided:
+            owners = self._reduction.owners
+            return owners[number % len(owners)] == self._communicator.rank
+        alike = self._reduction.inner if self._reduction.outer else (self._inner,)
+        return self.position is not None and alike[number % len(alike)] == self._inner
+
     def shard(self, buffer: Tensor) -> Tensor:
         """Return this rank's part of a buffer, a view; empty when it has none."""
         size = buffer.numel() // self.shards

@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 
+from holmes_hpc.config.data_rules import check_data
 from holmes_hpc.config.describe import near
 from holmes_hpc.errors import ConfigurationError
 
@@ -20,8 +21,8 @@ _SHORT_FORM = ("nodes", "gpus_per_node", "gpu", "nic", "nics_per_node")
 
 def check_rules(config: DictConfig, *, cluster_named: bool) -> None:
     """Check every rule between settings. Raises ConfigurationError for the first that is broken."""
-    every: list[Callable[[DictConfig], None]] = [_model, _batch, _layer_split, _schedule, _pipelines, _optimizer, _data,
-                                                   _run]
+    every: list[Callable[[DictConfig], None]] = [_model, _batch, _layer_split, _schedule, _pipelines, _optimizer,
+                                                 check_data, _run]
     if cluster_named:
         every += [_cluster_name, _partitions, _links, _rates]
     for rule in every:
@@ -146,25 +147,6 @@ def _optimizer(config: DictConfig) -> None:
         raise ConfigurationError(
             f"optimizer.decay_steps={optimizer.decay_steps} is not after optimizer.warmup_steps="
             f"{optimizer.warmup_steps}; raise the first or lower the second."
-        )
-
-
-def _data(config: DictConfig) -> None:
-    data = config.data
-    if data.name in ("tokens", "text") and not data.path:
-        what = "file of tokens" if data.name == "tokens" else "folder of text"
-        raise ConfigurationError(f"data={data.name} needs data.path, the {what}; or use data=python_docs.")
-    if data.name == "text" and not data.tokenizer:
-        raise ConfigurationError("data=text needs data.tokenizer, a tokenizer file; or use data=python_docs.")
-    if data.name == "python_docs" and data.path:
-        raise ConfigurationError(
-            f"data.path={data.path} and data=python_docs exclude each other: that text ships with Python. Leave "
-            "data.path out, or use data=tokens."
-        )
-    if data.name == "python_docs" and config.model.vocab_size < 256:
-        raise ConfigurationError(
-            f"model.vocab_size={config.model.vocab_size} cannot hold the 256 bytes of data=python_docs; raise it to "
-            "256 or more."
         )
 
 

@@ -154,11 +154,15 @@ class Train:
                                         "step out and count it", valid=("stop", "skip"))
     loss_scale: float = setting(65536.0, "float16: what losses are multiplied by at first", minimum=1)
     loss_scale_window: int = setting(1000, "float16: good steps after which the loss scale is doubled", minimum=1)
-    checkpoint_every: int = setting(0, "steps between checkpoints; 0: none", minimum=0)
+    checkpoint_every: int = setting(0, "steps between checkpoints, the last step has one too; 0: none", minimum=0)
+    keep_checkpoints: int = setting(3, "checkpoints that stay; older ones are removed", minimum=1)
+    on_save_error: str = setting("stop", "when a checkpoint cannot be written: end the run, or train on without it",
+                                 valid=("stop", "continue"))
     validate_every: int = setting(50, "steps between validations; 0: only after the last step", minimum=0)
     validation_samples: int = setting(64, "samples of a validation", minimum=1)
     timeline_every: int = setting(50, "steps between recorded timelines; 0: none", minimum=0)
-    resume: str = setting("auto", "auto, never, or the path of a checkpoint")
+    resume: str = setting("auto", "auto (this run's newest checkpoint, where it was requeued), never, or the "
+                                  "path of a checkpoint or run folder")
     start_timeout_seconds: float = setting(300.0, "longest wait while process groups are built", above=0)
     timeout_seconds: float = setting(120.0, "longest wait for another rank while training", above=0)
 
@@ -182,14 +186,38 @@ class Optimizer:
 
 
 @dataclass
-class Data:
-    """Where the tokens come from."""
+class Source:
+    """One source of a mixture. Settings left null are those of the group `data`."""
 
-    name: str = setting("python_docs", "kind of data", valid=("python_docs", "tokens", "text"))
-    path: str | None = setting(None, "tokens: the file; text: the folder")
-    dtype: str = setting("uint16", "tokens: type of a token in the file", valid=("uint8", "uint16", "uint32"))
-    tokenizer: str | None = setting(None, "text: a tokenizer file")
+    name: str = setting("???", "kind of data", valid=("python_docs", "tokens", "megatron", "text"))
+    weight: float = setting(1.0, "share of the samples, relative to the other weights", above=0)
+    path: str | None = setting(None, "as data.path")
+    dtype: str | None = setting(None, "default: data.dtype", valid=("uint8", "uint16", "uint32"))
+    pattern: str | None = setting(None, "default: data.pattern")
+    tokenizer: str | None = setting(None, "default: data.tokenizer")
+    end_of_document: str | None = setting(None, "default: data.end_of_document")
+    validation_fraction: float | None = setting(None, "default: data.validation_fraction", above=0, maximum=0.5)
+
+
+@dataclass
+class Data:
+    """Where the tokens come from, and in which order."""
+
+    name: str = setting("python_docs", "kind of data",
+                        valid=("python_docs", "tokens", "megatron", "text", "mixture"))
+    path: str | None = setting(None, "tokens: the file; megatron: the .bin and .idx without their endings; text: the "
+                                     "folder, or one file")
+    dtype: str = setting("uint16", "tokens: type of a token in a file without a header",
+                         valid=("uint8", "uint16", "uint32"))
+    pattern: str = setting("*.txt", "text: names of the files to read, in all folders below data.path")
+    tokenizer: str | None = setting(None, "text: a file of the package `tokenizers`; default: one byte is one token")
+    end_of_document: str | None = setting(None, "text: token of data.tokenizer after every file, such as "
+                                                "<|endoftext|>; default: none")
     validation_fraction: float = setting(0.05, "share of the tokens kept for validation", above=0, maximum=0.5)
+    order: str = setting("random", "training samples: drawn at random, or each window once in an epoch",
+                         valid=("random", "epoch"))
+    cache: str = setting("${run.folder}/token_cache", "text: folder that keeps the tokens for later runs")
+    sources: list[Source] = setting([], "mixture: what is mixed, each with a weight")
 
 
 @dataclass
@@ -200,6 +228,12 @@ class Launch:
     wait: bool = setting(True, "follow the submitted job")
     dry_run: bool = setting(False, "show what would be started, start nothing")
     setup: list[str] = setting([], "lines of the batch script before srun")
+    sbatch: dict[str, Any] = setting({}, "further options of sbatch for every component, such as {mem: 0}; null leaves "
+                                         "out one that we write")
+    signal: str = setting("USR2", "signal before the job's end, on which ranks save and stop")
+    signal_seconds: int = setting(90, "seconds between that signal and the end", minimum=1)
+    requeue: bool = setting(True, "a preempted job goes back into the queue")
+    templates: str | None = setting(None, "folder of own batch script templates, searched before ours")
     srun_args: list[str] = setting([], "further arguments of srun")
     container: str | None = setting(None, "container image")
     on_mismatch: str = setting("fail", "when a node is not as described",

@@ -98,6 +98,11 @@ class FlatReduction:
         if not segment.whole:
             segment.piece.of(parameters[segment.piece.name].detach()).copy_(segment.of(self.values))
 
+    def copy_in(self, segment: Segment, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Read a segment from its parameter, which something else has filled, where that is no view of the buffer."""
+        if not segment.whole:
+            segment.of(self.values).copy_(segment.piece.of(parameters[segment.piece.name].detach()))
+
     def segments_in(self, begin: int, end: int) -> Iterator[Segment]:
         """Return the segments that overlap a range of the flat buffer."""
         first = bisect.bisect_right(self.segments, begin, key=lambda segment: segment.end)

@@ -19,7 +19,7 @@ from holmes_hpc.values import Action, ActionKind, Plan
 NORM_GUARD = 1e-6
 """Added to the norm before dividing by it, so that gradients of zero stay zero."""
 
-_BACKWARDS = (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT)
+_BACKWARDS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT)
 
 
 class Gradients:

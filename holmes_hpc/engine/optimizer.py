@@ -60,7 +60,7 @@ class ShardOptimizer:
 
     def __init__(self, flats: Sequence[FlatReduction], settings: Any) -> None:
         self._settings = settings
-        self.moments = MOMENTS[str(settings.name)]
+        self.moments = MOMENTS[str(settings.name)] if settings.name == "adamw" or settings.momentum else ()
         self.steps = 0
         self.runs = [run for flat in flats for bucket in flat.buckets for run in _runs(flat, bucket, self.moments)]
         self._rounded = [bucket for flat in flats for bucket in flat.buckets
@@ -95,7 +95,7 @@ def _adamw(runs: Sequence[Run], settings: Any, rate: float, weight_decay: float,
 def _sgd(runs: Sequence[Run], settings: Any, rate: float, weight_decay: float, step: int) -> None:
     """Stochastic gradient descent with momentum; weight decay is added to the gradient."""
     torch._fused_sgd_([run.values for run in runs], [run.gradient for run in runs],
-                      [run.moments["momentum_buffer"] for run in runs], weight_decay=weight_decay,
+                      [each for run in runs for each in run.moments.values()], weight_decay=weight_decay,
                       momentum=settings.momentum, lr=rate, dampening=0.0, nesterov=False, maximize=False,
                       is_first_step=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -72,10 +73,12 @@ class Timeline:
     def rows(self) -> list[dict[str, Any]]:
         """Return the step's records as a timeline file has them, a reduction's or gather's flights after them.
 
-        A flight's kind is `R~` or `G~`, its action such as `R~0.3`: bucket 3 of reduction 0.
+        A flight's kind is `R~` or `G~`, its action such as `R~0.3`: bucket 3 of reduction 0. An action that was waited
+        for several times has a row for each time, `G0`, `G0+1` and so on.
         """
+        seen: Counter[str] = Counter()
         rows: list[dict[str, Any]] = [
-            {"action": str(action), "kind": action.kind.value, "pipeline": action.pipeline, "stage": action.stage,
+            {"action": _once(str(action), seen), "kind": action.kind.value, "pipeline": action.pipeline, "stage": action.stage,
              "microbatch": action.microbatch, "start": round(start, 6), "end": round(end, 6)}
             for action, start, end in self.records
         ]
@@ -97,3 +100,9 @@ class Timeline:
     def reduce_seconds(self) -> float:
         """Return the seconds spent in gradient reductions that nothing hid."""
         return self.seconds(frozenset({ActionKind.REDUCE, ActionKind.GATHER}))
+
+
+def _once(name: str, seen: Counter[str]) -> str:
+    """Return a name that no record of the step has yet."""
+    seen[name] += 1
+    return name if seen[name] == 1 else f"{name}+{seen[name] - 1}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.reduce import all_reduce_scalars
 from holmes_hpc.data import Dataset
 from holmes_hpc.engine.batch import TrainingBatches, validation_batches
+from holmes_hpc.engine.checkpoints import Checkpoints, Saved
 from holmes_hpc.engine.executor import Executor
 from holmes_hpc.engine.gradients import NORM_GUARD, Gradients
 from holmes_hpc.engine.guard import Guard
@@ -23,6 +25,7 @@ from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.engine.optimizer import ShardOptimizer, learning_rate
 from holmes_hpc.engine.parameters import Gatherer
 from holmes_hpc.engine.precision import DTYPES
+from holmes_hpc.engine.saved_state import ModelState, ParameterPieces, RandomState, ShardedState
 from holmes_hpc.engine.state import StateEntry, state_entries
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.engine.validation import forward_actions
@@ -36,7 +39,10 @@ from holmes_hpc.values import Action, ActionKind, Plan
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that a rank needs to train; `train` and `optimizer` are groups of the configuration."""
+    """Everything that a rank needs to train; `train` and `optimizer` are groups of the configuration.
+
+    `say` tells the user a line.
+    """
 
     plan: Plan
     rank: int
@@ -48,6 +54,7 @@ class Job:
     usage: Usage
     train: Any
     optimizer: Any
+    say: Callable[[str], None] = logging.getLogger(__name__).info
 
 
 class Trainer:
@@ -57,7 +64,7 @@ class Trainer:
         self._job = job
         train, plan, rank = job.train, job.plan, job.rank
         dtype = DTYPES[train.precision]
-        self._model = LocalModel(plan, rank, job.architecture, train.seed)
+        self._model = LocalModel(plan, rank, job.architecture, train.seed, communicator=job.communicator)
         actions = self._scheduled_actions()
         end = next(i for i, action in enumerate(actions) if action.kind is ActionKind.OPTIMIZER)
         self._actions, self._gathers = actions[:end], actions[end + 1:]
@@ -71,17 +78,23 @@ class Trainer:
         self._batches = TrainingBatches(plan, job.dataset, train.seed)
         self._pipelines = {pipeline for pipeline, _ in plan.stages_of(rank)}
         self._validation = validation_batches(plan, job.dataset, train.validation_samples)
+        self._checkpoints = self._make_checkpoints(dtype)
         self._step_began = 0.0
         self._exposed_later = 0.0
 
     def run(self) -> None:
-        """Train `train.steps` steps.
+        """Train up to step `train.steps`, from where a checkpoint left off.
 
-        Raises RunFailedError when the loss or the gradients stop being finite and `train.on_nonfinite` is `stop`.
+        Raises RunFailedError when the loss or the gradients stop being finite and `train.on_nonfinite` is `stop`,
+        CheckpointError when a checkpoint cannot be written or none can be used.
         """
         train = self._job.train
+        first_step = self._checkpoints.resume() + 1
+        if first_step > train.steps and self._job.rank == 0:
+            self._job.say(f"nothing is left to train: the checkpoint is of step {first_step - 1}, and train.steps="
+                          f"{train.steps}")
         self._synchronise()
-        for step in range(1, train.steps + 1):
+        for step in range(first_step, train.steps + 1):
             row = self.step(step)
             last = step == train.steps
             if last or (train.validate_every and step % train.validate_every == 0):
@@ -89,8 +102,11 @@ class Trainer:
             self._write(row)
             if last or (train.timeline_every and step % train.timeline_every == 0):
                 self._write_timeline(step)
+            self._checkpoints.after_step(step)
             if "validation_loss" in row:
                 self._synchronise()
+        self._gatherer.finish()
+        self._checkpoints.finish()
 
     def step(self, step: int) -> dict[str, Any]:
         """Train one step (counted from 1) and return its row of the metrics; all ranks call it."""
@@ -127,14 +143,18 @@ class Trainer:
         return {"optimizer.steps": float(self._optimizer.steps), "skipped_steps": float(self._guard.skipped), **scale}
 
     def load_numbers(self, numbers: dict[str, float]) -> None:
-        """Go on with the numbers of a checkpoint; call it after the tensors of `state_entries` were written.
+        """Go on with the numbers of a checkpoint; call it after parameters and `state_entries` were filled.
 
         In lower precision the parameters are rounded from their masters and gathered.
         """
         self._optimizer.steps = int(numbers["optimizer.steps"])
         self._guard.skipped = int(numbers["skipped_steps"])
         self._guard.scale.load({name: numbers[f"loss_scale.{name}"] for name in self._guard.scale.state()})
+        for flat in self._gradients.flats:
+            for segment in flat.segments:
+                flat.copy_in(segment, self._model.parameters)
         self._optimizer.round()
+        self._gatherer.updated()
         self._gather()
         self._gatherer.finish()
 
@@ -151,6 +171,17 @@ class Trainer:
         for action in self._gathers:
             with self._timeline.record(action):
                 self._gatherer.gather(action.reduction)
+
+    def _make_checkpoints(self, dtype: torch.dtype) -> Checkpoints:
+        job = self._job
+        pieces = ParameterPieces(job.plan, job.rank, self._model, job.architecture)
+        saved = Saved(job.plan, job.architecture, job.dataset, job.train, job.optimizer, {
+            "optimizer": ShardedState(str(job.optimizer.name), job.architecture, self.state_entries,
+                                      self.state_numbers, self.load_numbers, self._gatherer.finish),
+            "model": ModelState(self._model, pieces, written=dtype == torch.float32),
+            "random": RandomState(job.rank, job.plan.world_size),
+        })
+        return Checkpoints(saved, job.communicator, job.folder, job.say)
 
     def _scheduled_actions(self) -> tuple[Action, ...]:
         plan, rank = self._job.plan, self._job.rank

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -32,20 +33,24 @@ class InterruptedRunError(Exception):
 
 def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFolder, mode: str) -> int:
     """Run a bound plan on this machine, follow it, and return the exit status of the command."""
+    folder.forget_attempt()
     network = emulated_network(cluster) if mode == "emulated" else None
     ranks = _rank_settings(plan, config, cluster, folder, network)
-    write_job(folder, ranks=[(settings.rank, settings.node, None) for settings in ranks])
+    write_job(folder, ranks=[(settings.rank, settings.node, None) for settings in ranks],
+              emulated=network is not None, environment=os.environ)
 
     def body(context: WorldContext) -> int:
         return supervise(context, ranks)
 
     with _signals_raise(), make_reporter(config.train.steps, sys.stderr) as reporter:
-        world = start_world(network, body)
+        world: World | None = None
         failure = FailureReport(folder)
         try:
+            world = start_world(network, body)
             status = _follow(world, folder, reporter, failure)
         except InterruptedRunError as interruption:
-            world.kill()
+            if world is not None:
+                world.kill()
             _write_end(folder, "failed", f"interrupted by {interruption}", emulated=network is not None)
             LOG.warning("interrupted by %s; the run is ended, its folder is %s", interruption, folder.path)
             return INTERRUPTED
@@ -79,7 +84,7 @@ def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder:
 
 
 def _follow(world: World, folder: RunFolder, reporter: Reporter, failure: FailureReport) -> int:
-    seen = 0
+    seen = len(read_metrics(folder))  # of a run that goes on
     while True:
         status = world.poll()
         for event in world.events(timeout_seconds=POLL_SECONDS):
@@ -99,6 +104,8 @@ def _handle(event: dict[str, Any], world: World, folder: RunFolder, reporter: Re
     elif event["event"] == "started":
         outer = world.outer_pids()
         write_job(folder, ranks=[(r["rank"], r["node"], outer.get(r["pid"], r["pid"])) for r in event["ranks"]])
+    elif event["event"] == "said":
+        LOG.info("%s", event["text"])
     elif event["event"] in ("ended", "failed"):
         failure.add(event)
 

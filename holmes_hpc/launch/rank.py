@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 import traceback
@@ -12,21 +13,26 @@ import torch
 from torch.distributed import TCPStore
 
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.comm.groups import connect
+from holmes_hpc.comm.groups import Communicator, connect
 from holmes_hpc.comm.networks import NodeNetworks
-from holmes_hpc.data import open_dataset
+from holmes_hpc.comm.reduce import all_reduce_scalars
+from holmes_hpc.data import Dataset, open_dataset
 from holmes_hpc.engine import Job, Trainer
-from holmes_hpc.errors import HolmesError, RunFailedError
+from holmes_hpc.errors import DataError, HolmesError, RunFailedError
 from holmes_hpc.launch.settings import RankSettings
 from holmes_hpc.metrics import StepMetrics, Usage
 
 Progress = Callable[[int, int, str], None]
+Say = Callable[[str], None]
 
 
-def run_rank(settings: RankSettings, progress: Progress) -> int:
-    """Train as one rank and return its exit status; what went wrong is left in the run folder."""
+def run_rank(settings: RankSettings, progress: Progress, say: Say) -> int:
+    """Train as one rank and return its exit status; what went wrong is left in the run folder.
+
+    `say` tells the user a line.
+    """
     try:
-        _train(settings, progress)
+        _train(settings, progress, say)
     except Exception as error:
         report = {
             "type": type(error).__name__,
@@ -40,7 +46,7 @@ def run_rank(settings: RankSettings, progress: Progress) -> int:
     return 0
 
 
-def _train(settings: RankSettings, progress: Progress) -> None:
+def _train(settings: RankSettings, progress: Progress, say: Say) -> None:
     torch.set_num_threads(1)
     config, plan = settings.config, settings.plan
     architecture = Architecture.from_config(config.model)
@@ -55,12 +61,30 @@ def _train(settings: RankSettings, progress: Progress) -> None:
         progress=progress,
         gloo_threads=config.launch.gloo_threads,
     )
+    _compare_data(settings, dataset, communicator)
     usage = _usage(settings)
     metrics = StepMetrics(plan, architecture, settings.peak_tflops, settings.emulated)
     job = Job(plan, settings.rank, architecture, dataset, communicator, settings.folder, metrics, usage,
-              config.train, config.optimizer)
+              config.train, config.optimizer, say)
     Trainer(job).run()
     communicator.close()
+
+
+def _compare_data(settings: RankSettings, dataset: Dataset, communicator: Communicator) -> None:
+    """Check that all nodes read the same tokens: the first stage's and the last one's must be of one text.
+
+    Raises DataError that names the ranks whose data differ from rank 0's.
+    """
+    digests = torch.zeros(settings.plan.world_size, dtype=torch.int64)
+    digests[settings.rank] = int(hashlib.sha256(dataset.fingerprint().encode()).hexdigest()[:15], 16)
+    all_reduce_scalars(digests, communicator.world, communicator)
+    unlike = [place for place in settings.plan.ranks if digests[place.rank] != digests[0]]
+    if unlike:
+        names = ", ".join(f"{place.rank} on {place.node}" for place in unlike)
+        raise DataError(
+            f"data.name={settings.config.data.name}: ranks {names} read other tokens than rank 0; with python_docs "
+            "every node needs the same Python, with files the same files (data.path)"
+        )
 
 
 def _usage(settings: RankSettings) -> Usage:
@@ -74,7 +98,7 @@ def _usage(settings: RankSettings) -> Usage:
 def _rendezvous(settings: RankSettings, timeout_seconds: float) -> TCPStore:
     """Open the store that ranks meet at: rank 0 takes a free port and publishes it in the run folder."""
     timeout = timedelta(seconds=timeout_seconds)
-    world, path = settings.plan.world_size, settings.folder.path / "rendezvous.json"
+    world, path = settings.plan.world_size, settings.folder.rendezvous_path
     if settings.rank == 0:
         store = TCPStore(settings.host, 0, world, is_master=True, wait_for_workers=False, timeout=timeout)
         settings.folder.write_json(path, {"host": settings.host, "port": store.port})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,18 @@ from rich.console import Console
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.here import run_here
+from holmes_hpc.launch.on_slurm import run_as_rank, run_in_allocation, show_dry_run, submit_and_follow
+from holmes_hpc.launch.resume import resolve_resume
 from holmes_hpc.planner import bind, plan, render
 from holmes_hpc.runs import RunFolder, heal, read_result
-from holmes_hpc.submit import decide_mode
+from holmes_hpc.submit import Decision, decide_mode
+from holmes_hpc.values import Plan
 from holmes_hpc.values.capabilities import unsupported
 
 LOG = logging.getLogger(__name__)
+
+PLAN_WIDTH = 120
+"""Columns of the printed plan where the output is no terminal."""
 
 
 def train(config: Any) -> tuple[int, float]:
@@ -25,25 +33,56 @@ def train(config: Any) -> tuple[int, float]:
 
     Raises ConfigurationError, PlanRefusedError or LaunchImpossibleError before anything is started.
     """
-    decision = decide_mode(config.launch.mode)
     cluster = ClusterDescription.from_config(config.cluster)
-    chosen = plan(config, mode=decision.mode)
+    decision = decide_mode(config, cluster, os.environ)
+    if decision.mode == "rank":
+        return run_as_rank(config), 0.0
+    chosen = plan(config, mode="slurm" if decision.mode == "srun" else decision.mode)
     _refuse_unsupported(config)
-    console = Console()
+    config.train.resume = resolve_resume(config)
+    console = Console(width=None if sys.stdout.isatty() else PLAN_WIDTH)
     console.print(render(chosen, cluster))
     if config.launch.dry_run:
         LOG.warning("launch.dry_run: nothing is started; it would go to: %s", decision.reason)
+        if decision.mode == "slurm":
+            show_dry_run(config)
         return 0, 0.0
+    folder = _make_folder(config, chosen, cluster, decision)
+    status = _launch(config, chosen, cluster, folder, decision)
+    result = read_result(folder) or {}
+    if result.get("status") == "completed":
+        _report(folder)
+    return status, float(result.get("tokens_per_second_median") or 0.0)
+
+
+def _make_folder(config: Any, chosen: Plan, cluster: ClusterDescription, decision: Decision) -> RunFolder:
     base = Path(config.run.folder)
     heal(base)
     folder = RunFolder.create(base, config.run.name or config.cluster.name)
     LOG.info("%s; run folder %s", decision.reason, folder.path)
+    folder.write_text(folder.config_path, OmegaConf.to_yaml(config))
+    folder.write_text(folder.plan_path, chosen.to_json())
+    return folder
+
+
+def _launch(config: Any, chosen: Plan, cluster: ClusterDescription, folder: RunFolder, decision: Decision) -> int:
+    if decision.mode == "slurm":
+        return submit_and_follow(config, folder)
+    if decision.mode == "srun":
+        return run_in_allocation(config, folder)
     bound = bind(chosen, {place.slot: place.slot.replace("/", "-") for place in chosen.ranks})
-    folder.config_path.write_text(OmegaConf.to_yaml(config))
     folder.write_text(folder.plan_path, bound.to_json())
-    status = run_here(bound, config, cluster, folder, decision.mode)
-    result = read_result(folder) or {}
-    return status, float(result.get("tokens_per_second_median") or 0.0)
+    return run_here(bound, config, cluster, folder, decision.mode)
+
+
+def _report(folder: RunFolder) -> None:
+    """Print the run's table and draw its pictures; a fault there does not undo a finished run."""
+    from analysis import throughput
+
+    try:
+        throughput.main([str(folder.path)])
+    except Exception as error:
+        LOG.warning("the run is complete, but its report failed: %s: %s", type(error).__name__, error)
 
 
 def _refuse_unsupported(config: Any) -> None:

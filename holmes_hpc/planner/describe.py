@@ -14,6 +14,8 @@ from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.values import Pipeline, Plan, Prediction
 
 _MOST_PIPELINES = 8
+_MOST_STAGE_COLUMNS = 5
+_MOST_PIPELINE_COLUMNS = 3
 _SECONDS_DIGITS = 3
 
 
@@ -33,12 +35,19 @@ def _headline(plan: Plan) -> Text:
     text = Text()
     text.append(f"{plan.strategy}", style="bold")
     text.append(f": {plan.world_size} ranks, {len(plan.pipelines)} pipelines, {plan.schedule.name}{extra}, batch "
-                f"{plan.global_batch_size} in micro-batches of {plan.micro_batch_size}, layers {plan.layer_split}\n")
-    text.append(f"predicted {_seconds(predicted.step_seconds)} a step", style="bold")
+                f"{plan.global_batch_size} in micro-batches of {plan.micro_batch_size}, layers {plan.layer_split}"
+                f"{_options(plan)}\n")
+    text.append(f"predicted for {machine}: ")
+    text.append(f"{_seconds(predicted.step_seconds)} a step", style="bold")
     bubble = "" if predicted.bubble_fraction is None else f", bubble {100 * predicted.bubble_fraction:.0f} %"
-    text.append(f" ({predicted.tokens_per_second:,.0f} tokens/s, {predicted.tflops_per_gpu:.3g} TFLOPS a GPU, at most "
-                f"{max(predicted.memory_gib_per_rank):.1f} GiB a rank{bubble}) for {machine}")
+    text.append(f", {predicted.tokens_per_second:,.0f} tokens/s, {predicted.tflops_per_gpu:.3g} TFLOPS a GPU, at most "
+                f"{max(predicted.memory_gib_per_rank):.1f} GiB a rank{bubble}")
     return text
+
+
+def _options(plan: Plan) -> str:
+    sequence = ", sequence parallel" if plan.sequence_parallel else ""
+    return sequence + (f", {plan.recompute} recomputation" if plan.recompute != "none" else "")
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -63,6 +72,8 @@ def _fabrics(plan: Plan, cluster: ClusterDescription) -> Table:
 
 def _pipelines(plan: Plan) -> Table:
     depth = max(len(pipeline.stages) for pipeline in plan.pipelines)
+    if depth > _MOST_STAGE_COLUMNS:
+        return _deep_pipelines(plan, depth)
     table = _table("pipelines", "pipeline", "micro-batches", *(f"stage {s}" for s in range(depth)))
     shown = plan.pipelines if len(plan.pipelines) <= _MOST_PIPELINES else plan.pipelines[:_MOST_PIPELINES - 1]
     for p, pipeline in enumerate(shown):
@@ -72,14 +83,26 @@ def _pipelines(plan: Plan) -> Table:
     return table
 
 
-def _stage_cells(plan: Plan, pipeline: Pipeline) -> list[str]:
+def _deep_pipelines(plan: Plan, depth: int) -> Table:
+    """Return the pipelines side by side, one row for each stage."""
+    shown = plan.pipelines[:_MOST_PIPELINE_COLUMNS]
+    more = len(plan.pipelines) - len(shown)
+    table = _table(f"pipelines{f' ({more} more not shown)' if more else ''}", "stage",
+                   *(f"pipeline {p}: {pipeline.microbatches} micro-batches" for p, pipeline in enumerate(shown)))
+    columns = [_stage_cells(plan, pipeline, separator=", ") for pipeline in shown]
+    for s in range(depth):
+        table.add_row(str(s), *(cells[s] if s < len(cells) else "" for cells in columns))
+    return table
+
+
+def _stage_cells(plan: Plan, pipeline: Pipeline, separator: str = "\n") -> list[str]:
     cells = []
     for stage in pipeline.stages:
         place = plan.ranks[stage.ranks[0]]
         word = "rank" if len(stage.ranks) == 1 else "ranks"
         last = stage.first_layer + stage.num_layers - 1
         layers = f"layer {last}" if stage.num_layers == 1 else f"layers {stage.first_layer}-{last}"
-        cells.append(f"{word} {numbers(stage.ranks)} on {place.node or place.slot}\n{layers}")
+        cells.append(f"{word} {numbers(stage.ranks)} on {place.node or place.slot}{separator}{layers}")
     return cells
 
 

@@ -15,14 +15,15 @@ from holmes_hpc.values import Plan, RankPlace, Rejected
 _HERE = ("emulated", "local")
 
 
-def plan(config: Any, mode: str | None = None) -> Plan:
+def plan(config: Any, mode: str | None = None, cluster: ClusterDescription | None = None) -> Plan:
     """Return the plan for a composed configuration.
 
     `mode` is where the run will go (default: `config.launch.mode`): `emulated` and `local` price this machine,
-    unless its compute is timed by the cost model, and `auto` and `slurm` the cluster as described.
+    unless its compute is timed by the cost model, and `auto` and `slurm` the cluster as described. `cluster` stands for
+    `config.cluster` where its nodes are known better: their order, or a NIC that failed.
     Raises ConfigurationError for settings that contradict one another, PlanRefusedError when no plan exists.
     """
-    cluster = ClusterDescription.from_config(config.cluster)
+    cluster = cluster or ClusterDescription.from_config(config.cluster)
     machine = _machine(cluster, mode or str(config.launch.mode))
     task = Task(PlanSettings.from_config(config), Architecture.from_config(config.model), cluster, machine)
     return assemble(task, *search(task))
@@ -37,6 +38,7 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
     elif best.strategy == "megatron" and task.settings.strategy == "auto" and split == "adaptive":
         words = "uniform"
     layout = best.layout
+    widest = max(len(stage.ranks) for pipeline in layout.pipelines for stage in pipeline.stages)
     on_cpu = any(task.machine.gpu(node).name == "cpu" for node in task.cluster.nodes)
     synchronization = task.settings.synchronization(best.strategy, on_cpu=on_cpu)
     schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, best.schedule,
@@ -49,7 +51,7 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
         global_batch_size=task.settings.global_batch_size,
         ranks=_places(task),
         pipelines=layout.pipelines,
-        groups=layout.groups,
+        groups=layout.groups if best.schedule.turns else tuple(g for g in layout.groups if g.kind != "turn"),
         reductions=layout.reductions,
         schedule=dataclasses.replace(best.schedule, digest=schedule.digest()),
         predicted=best.predicted,
@@ -57,6 +59,8 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
         tied_embeddings=task.architecture.tied_embeddings,
         layer_split=words,
         synchronization=synchronization,
+        sequence_parallel=task.settings.sequence_parallel and widest > 1,
+        recompute=task.settings.recompute,
         notes=_notes(task, best),
     )
 
@@ -84,7 +88,10 @@ def _notes(task: Task, best: Priced) -> tuple[str, ...]:
     if across and task.architecture.tied_embeddings:
         notes.append("the tied embedding's gradient crosses Ethernet in every step; model.tied_embeddings=false "
                      "avoids it")
+    if best.schedule.turns:
+        notes.append("turns: the pipelines of a node cross Ethernet for the first time one after another")
     if best.schedule.warmup_extra:
-        hops = len(slow_hops(layout.pipelines, layout.groups))
-        notes.append(f"{best.schedule.warmup_extra} extra warm-up forwards upstream of {hops} slow hops")
+        hops = len({s for _, s in slow_hops(layout.pipelines, layout.groups)})
+        notes.append(f"warm-up +{best.schedule.warmup_extra}: so many more forwards start upstream of each of the "
+                     f"{hops} hop{'s' if hops > 1 else ''} over Ethernet, and their activations are kept")
     return tuple(notes)
