@@ -26,6 +26,7 @@ from holmes_hpc.engine.optimizer import ShardOptimizer, learning_rate
 from holmes_hpc.engine.parameters import Gatherer
 from holmes_hpc.engine.precision import DTYPES
 from holmes_hpc.engine.saved_state import ModelState, ParameterPieces, RandomState, ShardedState
+from holmes_hpc.engine.sharing import share_numbers
 from holmes_hpc.engine.state import StateEntry, state_entries
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.engine.validation import forward_actions
@@ -41,7 +42,7 @@ from holmes_hpc.values import Action, ActionKind, Plan
 class Job:
     """Everything that a rank needs to train; `train` and `optimizer` are groups of the configuration.
 
-    `say` tells the user a line.
+    `say` tells the user a line; `stop_requested` says whether this rank was told to save and stop.
     """
 
     plan: Plan
@@ -55,6 +56,7 @@ class Job:
     train: Any
     optimizer: Any
     say: Callable[[str], None] = logging.getLogger(__name__).info
+    stop_requested: Callable[[], bool] = bool
 
 
 class Trainer:
@@ -81,9 +83,12 @@ class Trainer:
         self._checkpoints = self._make_checkpoints(dtype)
         self._step_began = 0.0
         self._exposed_later = 0.0
+        self._stopping = False
 
-    def run(self) -> None:
-        """Train up to step `train.steps`, from where a checkpoint left off.
+    def run(self) -> bool:
+        """Train up to step `train.steps`, from where a checkpoint left off; return whether the run came so far.
+
+        When any rank was told to stop, all stop after the same step, and its state is saved.
 
         Raises RunFailedError when the loss or the gradients stop being finite and `train.on_nonfinite` is `stop`,
         CheckpointError when a checkpoint cannot be written or none can be used.
@@ -93,8 +98,12 @@ class Trainer:
         if first_step > train.steps and self._job.rank == 0:
             self._job.say(f"nothing is left to train: the checkpoint is of step {first_step - 1}, and train.steps="
                           f"{train.steps}")
+        self._stopping = any(share_numbers(float(self._job.stop_requested()), self._job.communicator))
         self._synchronise()
         for step in range(first_step, train.steps + 1):
+            if self._stopping:
+                self._checkpoints.stop(step - 1)
+                return False
             row = self.step(step)
             last = step == train.steps
             if last or (train.validate_every and step % train.validate_every == 0):
@@ -107,6 +116,7 @@ class Trainer:
                 self._synchronise()
         self._gatherer.finish()
         self._checkpoints.finish()
+        return True
 
     def step(self, step: int) -> dict[str, Any]:
         """Train one step (counted from 1) and return its row of the metrics; all ranks call it."""
@@ -123,6 +133,7 @@ class Trainer:
         norm_until = time.perf_counter()
         norm /= scale
         rate = learning_rate(step, job.optimizer, job.train.steps)
+        self._stopping = any(report.stop for report in reports)
         if self._guard.allows(step, sum(report.loss for report in reports), norm):
             self._update(norm, scale, rate)
         gathers = frozenset({ActionKind.GATHER})
@@ -197,7 +208,7 @@ class Trainer:
         """Return the reports of all ranks and the global norm of the gradients, in one collective."""
         job = self._job
         report = RankReport(loss, self._timeline.receive_wait_seconds(), exposed_seconds, memory_gib(),
-                            *job.usage.sent_since_last())
+                            *job.usage.sent_since_last(), stop=float(job.stop_requested()))
         table = torch.zeros(job.plan.world_size, RankReport.length() + 1, dtype=torch.float64)
         table[job.rank] = torch.tensor([*report.row(), self._gradients.local_square_sum()], dtype=torch.float64)
         self._combine(table)
