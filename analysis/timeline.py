@@ -71,6 +71,8 @@ def timeline_picture(actions: pd.DataFrame, path: Path, step: int | None = None)
     """
     panels = []
     whole = actions.dropna(subset=["step", "rank", "kind", "start", "end"])
+    # What was on its way (`R~`, `G~`) is no work of the rank, and lies under what is.
+    whole = whole[~whole["kind"].astype(str).str.endswith("~")]
     for _, rows in whole.groupby("run", sort=False):
         steps = recorded_steps(rows)
         wanted = step if step is not None else steps[-1]

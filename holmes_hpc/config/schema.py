@@ -131,6 +131,8 @@ class Parallel:
     alpha: float = setting(1.05, "the hyper-parameter of layer_split=holmes", above=0)
     overlap_grad_reduce: bool | None = setting(None, "reduce gradients under the backward")
     overlap_param_gather: bool | None = setting(None, "gather parameters under the next forward")
+    bucket_mib: float | None = setting(None, "2^20 bytes of float32 gradients that are summed at a time; default: 2 on "
+                                             "CPUs, 64 on GPUs", above=0)
     turns: bool | None = setting(None, "pipelines of a node take turns on its slow NIC")
     two_level: bool | None = setting(None, "collectives inside the fabric first, then across")
     cross_fabric_dtype: str | None = setting(None, "type of gradients on the wire between fabrics",
@@ -148,6 +150,10 @@ class Train:
     global_batch_size: int = setting(32, "samples of a step over all pipelines", minimum=1)
     seed: int = setting(1234, "seed of the weights and of the data order", minimum=0)
     precision: str = setting("float32", "arithmetic", valid=("float32", "bfloat16", "float16"))
+    on_nonfinite: str = setting("stop", "when the loss or the gradients are not finite: end the run, or leave the "
+                                        "step out and count it", valid=("stop", "skip"))
+    loss_scale: float = setting(65536.0, "float16: what losses are multiplied by at first", minimum=1)
+    loss_scale_window: int = setting(1000, "float16: good steps after which the loss scale is doubled", minimum=1)
     checkpoint_every: int = setting(0, "steps between checkpoints, the last step has one too; 0: none", minimum=0)
     keep_checkpoints: int = setting(3, "checkpoints that stay; older ones are removed", minimum=1)
     on_save_error: str = setting("stop", "when a checkpoint cannot be written: end the run, or train on without it",
@@ -166,6 +172,7 @@ class Optimizer:
     """The optimizer and its learning-rate schedule: linear warm-up, then a cosine down to `min_lr`."""
 
     name: str = setting("adamw", "optimizer", valid=("adamw", "sgd"))
+    sharded: bool = setting(True, "ranks that hold the same parameters share the optimizer's state (ZeRO-1)")
     lr: float = setting(1e-3, "highest learning rate", above=0)
     min_lr: float = setting(1e-4, "learning rate at the end of the cosine", minimum=0)
     warmup_steps: int = setting(10, "steps of the linear warm-up", minimum=0)

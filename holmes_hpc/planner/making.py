@@ -39,7 +39,10 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
         words = "uniform"
     layout = best.layout
     widest = max(len(stage.ranks) for pipeline in layout.pipelines for stage in pipeline.stages)
-    schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, best.schedule)
+    on_cpu = any(task.machine.gpu(node).name == "cpu" for node in task.cluster.nodes)
+    synchronization = task.settings.synchronization(best.strategy, on_cpu=on_cpu)
+    schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, best.schedule,
+                             sharded=synchronization.sharded)
     return Plan(
         strategy=best.strategy,
         world_size=task.cluster.world_size,
@@ -55,6 +58,7 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
         rejected=rejected,
         tied_embeddings=task.architecture.tied_embeddings,
         layer_split=words,
+        synchronization=synchronization,
         sequence_parallel=task.settings.sequence_parallel and widest > 1,
         recompute=task.settings.recompute,
         notes=_notes(task, best),

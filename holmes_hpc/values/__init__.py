@@ -10,6 +10,7 @@ from holmes_hpc.values.plan import (
     Rejected,
     ScheduleChoice,
     Stage,
+    Synchronization,
 )
 from holmes_hpc.values.schedule import Action, ActionKind, Schedule
 
@@ -26,4 +27,5 @@ __all__ = [
     "Schedule",
     "ScheduleChoice",
     "Stage",
+    "Synchronization",
 ]
