@@ -70,8 +70,8 @@ def _error_of(folder: RunFolder, layout: StepLayout) -> str:
 
 
 def start_name(layout: StepLayout) -> str:
-    """Return a name that only this start of this job has."""
-    return f"{layout.allocation.requeue_id}-{layout.restart_count}"
+    """Return a name that only this start of this step has: a script may start several steps."""
+    return f"{layout.allocation.requeue_id}.{layout.step_id}-{layout.restart_count}"
 
 
 class Meeting:

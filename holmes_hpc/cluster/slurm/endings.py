@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 
 _ENDING = re.compile(r"\*\*\* (?P<what>JOB|STEP) (?P<id>[0-9]+(?:\.[0-9a-z]+)?(?:\+[0-9]+)?) ON (?P<node>\S+) "
-                     r"CANCELLED AT (?P<time>\S+)(?: DUE TO (?P<cause>.*?))?(?:, SEE SLURMCTLD LOG FOR DETAILS)? \*\*\*")
+                     r"CANCELLED AT (?P<time>\S+)(?: DUE TO (?P<cause>.*?))?"
+                     r"(?:, SEE SLURMCTLD LOG FOR DETAILS)? \*\*\*")
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ class StepLayout:
     """The place of one task in its step."""
 
     allocation: Allocation
+    step_id: str
     rank: int
     world_size: int
     local_rank: int
@@ -99,7 +100,7 @@ def read_step(environment: Mapping[str, str]) -> StepLayout:
     if not certain:
         ranks = _guess(order, counts, node, told)
     layout = tuple(StepNode(name, ranks[name], _component_of(name, allocation)) for name in order)
-    return StepLayout(allocation=allocation, rank=rank, world_size=world_size,
+    return StepLayout(allocation=allocation, step_id=environment["SLURM_STEP_ID"], rank=rank, world_size=world_size,
                       local_rank=integer(environment, "SLURM_LOCALID"), node=node,
                       nodes=tuple(sorted(layout, key=lambda node: node.ranks[0])), certain=certain)
 

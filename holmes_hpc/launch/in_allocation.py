@@ -1,0 +1,176 @@
+"""A run inside an allocation of Slurm: start a step there, or be one rank of a step that a site's own srun started."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from holmes_hpc.cluster.slurm import StepLayout, read_allocation, read_place, read_step
+from holmes_hpc.cluster.slurm.allocation import INTERACTIVE, STEP, Allocation
+from holmes_hpc.errors import HolmesError, LaunchImpossibleError, RunFailedError
+from holmes_hpc.launch.progress import make_reporter
+from holmes_hpc.launch.step import be_rank, start_name
+from holmes_hpc.runs import RunFolder, read_metrics, read_result, write_job, write_result
+from holmes_hpc.runs.files import read_json
+from holmes_hpc.submit.components import Component, job_components
+from holmes_hpc.submit.job import link_job
+from holmes_hpc.submit.script import import_path, rank_program, srun_words, step_command
+
+LOG = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.3
+_OF_OUTER_STEP = ("SLURM_STEP", "SLURM_CPU_BIND", "SLURM_DISTRIBUTION", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES",
+                  "SLURM_PTY", "SLURM_TASKS_PER_NODE", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_CPUS_PER_TASK",
+                  "SRUN_", "SLURM_GTIDS", "SLURM_NODELIST", "SLURM_NODEID", "SLURM_MEM_PER_")
+
+
+def run_in_allocation(config: Any, folder: RunFolder) -> int:
+    """Start one step in the allocation that this process runs in, follow it, and return the exit status.
+
+    Ctrl-C ends the step. Raises LaunchImpossibleError where the allocation has other components than the cluster file.
+    """
+    allocation = read_allocation(os.environ)
+    command = allocation_command(config, folder, allocation, read_place(os.environ))
+    write_job(folder, job_id=allocation.requeue_id, emulated=False, restarts=allocation.restart_count)
+    link_job(folder, allocation.requeue_id)
+    LOG.info("%s", command)
+    with (folder.logs / "srun.log").open("w") as log:
+        step = subprocess.Popen(command, shell=True, executable="/bin/bash", stdin=subprocess.DEVNULL,
+                                stdout=log, stderr=subprocess.STDOUT, env=step_environment(os.environ),
+                                start_new_session=True)
+        try:
+            status = _follow(step, folder, config.train.steps)
+        except KeyboardInterrupt:
+            _end_step(step)
+            write_result(folder, "failed", error="interrupted by SIGINT", emulated=False)
+            raise
+    result = read_result(folder)
+    if result is None:
+        tail = "\n".join((folder.logs / "srun.log").read_text(errors="replace").splitlines()[-10:])
+        write_result(folder, "failed", error=f"srun ended with {status}; {folder.logs}/srun.log ends with:\n{tail}",
+                     emulated=False)
+    elif result["status"] == "completed":
+        return 0
+    LOG.error("%s", (read_result(folder) or {}).get("error") or f"srun ended with {status}; see {folder.logs}")
+    return 1
+
+
+def allocation_command(config: Any, folder: RunFolder, allocation: Allocation, place: str) -> str:
+    """Return the line of shell that starts all ranks inside an allocation.
+
+    Raises LaunchImpossibleError where the allocation's components are not those of the cluster file.
+    """
+    launch = config.launch
+    arguments = srun_words(launch)
+    if place in (STEP, INTERACTIVE):
+        arguments = ["--overlap", *arguments]  # the step that this process runs in holds the cores until it ends
+    program = rank_program(launch, shlex.quote(str(folder.path)))
+    parts = list(config.cluster.partitions.values()) or [config.cluster]
+    if allocation.heterogeneous:
+        components = job_components(config.cluster, {})
+        if allocation.components and len(allocation.components) != len(components):
+            raise LaunchImpossibleError(
+                f"job {allocation.job_id} has {len(allocation.components)} components, and {config.cluster.name} "
+                f"needs {len(components)}: {', '.join('+'.join(part.labels) for part in components)}; ask for one "
+                "component for each, in this order (salloc ... : ...), or set cluster.shape"
+            )
+        return step_command([_counted(component) for component in components], arguments, program)
+    nodes = sum(part.nodes for part in parts)
+    tasks = sum(part.nodes * part.gpus_per_node for part in parts)
+    words = [f"--nodes={nodes}", f"--ntasks={tasks}"]
+    if len({part.gpus_per_node for part in parts}) == 1:
+        words.append(f"--ntasks-per-node={parts[0].gpus_per_node}")
+    cpus = {getattr(part, "cpus_per_task", None) for part in config.cluster.partitions.values()} - {None}
+    if len(cpus) == 1:
+        words.append(f"--cpus-per-task={cpus.pop()}")
+    return step_command((), [*words, *arguments], program)
+
+
+def _counted(component: Component) -> Component:
+    """Return a component whose numbers are said to srun, since its allocation may have been asked for otherwise."""
+    return Component(component.labels, component.nodes, component.tasks_per_node, {}, component.cpus_per_task)
+
+
+def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a new step: the job's variables, without those of the step that this process is in.
+
+    srun would read them as wishes for the new one.
+    """
+    kept = {name: value for name, value in environment.items()
+            if not name.startswith(_OF_OUTER_STEP) or "_HET_GROUP_" in name or "_PACK_GROUP_" in name}
+    path = import_path()
+    return {**kept, "PYTHONUNBUFFERED": "1", **({"PYTHONPATH": path} if path else {})}
+
+
+def _follow(step: subprocess.Popen[bytes], folder: RunFolder, steps: int) -> int:
+    seen = 0
+    with make_reporter(steps, sys.stderr) as reporter:
+        while True:
+            status = step.poll()
+            rows = read_metrics(folder)
+            for row in rows[seen:]:
+                reporter.step(row)
+            seen = len(rows)
+            if status is not None:
+                return status
+            time.sleep(LOOK_SECONDS)
+
+
+def _end_step(step: subprocess.Popen[bytes]) -> None:
+    """End the step as srun does on a second Ctrl-C, and wait for it."""
+    try:
+        os.killpg(step.pid, signal.SIGTERM)
+        step.wait(timeout=30)
+    except (ProcessLookupError, subprocess.TimeoutExpired):
+        step.kill()
+
+
+def run_as_rank(config: Any) -> int:
+    """Be one rank of a step that a site's own srun started: rank 0 makes the run folder and announces it."""
+    layout = read_step(os.environ)
+    return be_rank(_shared_folder(config, layout), layout)
+
+
+def _shared_folder(config: Any, layout: StepLayout) -> RunFolder:
+    """Return the run folder that rank 0 made; all ranks composed the same configuration."""
+    base, name = Path(config.run.folder).expanduser().absolute(), str(config.run.name or config.cluster.name)
+    announcement = base / name / f".start-{start_name(layout)}.json"
+    if layout.rank == 0:
+        return _announce(config, layout, base, name, announcement)
+    deadline = time.monotonic() + config.train.start_timeout_seconds
+    while (told := read_json(announcement)) is None:
+        if time.monotonic() > deadline:
+            raise RunFailedError(f"rank {layout.rank}: rank 0 announced no run folder in {announcement}; is "
+                                 f"run.folder={base} on a file system that all nodes share?")
+        time.sleep(0.05)
+    if "error" in told:
+        raise RunFailedError(f"rank {layout.rank}: rank 0 could not start: {told['error']}")
+    return RunFolder(Path(told["folder"]))
+
+
+def _announce(config: Any, layout: StepLayout, base: Path, name: str, announcement: Path) -> RunFolder:
+    """On rank 0: make the run folder and tell the others where it is, or why there is none."""
+    from holmes_hpc.planner import plan
+
+    folder = RunFolder.create(base, name)
+    try:
+        folder.write_text(folder.config_path, OmegaConf.to_yaml(config))
+        folder.write_text(folder.plan_path, plan(config, mode="slurm").to_json())
+        write_job(folder, job_id=layout.allocation.requeue_id, emulated=False, restarts=layout.restart_count)
+        link_job(folder, layout.allocation.requeue_id)
+    except HolmesError as error:
+        folder.write_json(announcement, {"error": str(error)})
+        write_result(folder, "failed", error=str(error), emulated=False)
+        raise
+    folder.write_json(announcement, {"folder": str(folder.path)})
+    return folder
