@@ -17,6 +17,7 @@ from holmes_hpc.launch.train import make_folder, refuse_unsupported
 from holmes_hpc.planner import plan
 from holmes_hpc.runs import read_result
 from holmes_hpc.runs.files import write_json_atomic
+from holmes_hpc.runs.find import SWEEP_FILE
 from holmes_hpc.submit.board import Board, failure_lines, text
 from holmes_hpc.submit.live import rows, show_until_over
 from holmes_hpc.submit.mode import Decision, Probes, decide_mode
@@ -26,7 +27,6 @@ from holmes_hpc.submit.watch import SubmittedRun, Watch, failure, settle
 LOG = logging.getLogger(__name__)
 
 Outcome = tuple[int, float | None]
-SWEEP_FILE = "sweep.json"
 
 
 def sweep(configs: Sequence[Any], words: Sequence[str], place: Path) -> list[Outcome] | None:
@@ -37,6 +37,7 @@ def sweep(configs: Sequence[Any], words: Sequence[str], place: Path) -> list[Out
     """
     if _where(configs, words) != "slurm" or any(config.launch.dry_run for config in configs):
         return None
+    words = distinguishing(words)
     prepared: dict[int, SweepRun] = {}
     outcomes: dict[int, Outcome] = {}
     for number, config in enumerate(configs):
@@ -57,6 +58,12 @@ def sweep(configs: Sequence[Any], words: Sequence[str], place: Path) -> list[Out
                                            "overrides": [words[number] for number in submitted]})
     outcomes |= _follow(submitted, words, place, wait=bool(configs[0].launch.wait))
     return [outcomes[number] for number in range(len(configs))]
+
+
+def distinguishing(words: Sequence[str]) -> list[str]:
+    """Return the overrides of each run without those that all runs have."""
+    shared = set.intersection(*(set(each.split(" ")) for each in words))
+    return [" ".join(word for word in each.split(" ") if word not in shared) or each for each in words]
 
 
 def _where(configs: Sequence[Any], words: Sequence[str]) -> str:
@@ -94,10 +101,11 @@ def _follow(submitted: dict[int, SubmittedRun], words: Sequence[str], place: Pat
     if not submitted:
         return {}
     watch = Watch(list(submitted.values()))
-    board = Board({run.job_id: words[number] for number, run in submitted.items()})
+    board = Board({run.folder.path: words[number] for number, run in submitted.items()})
     later = f"`holmes jobs {place}` shows them, with --watch until all are over"
     LOG.info("submitted %d jobs; %s", len(submitted), later)
     if not wait:
+        watch.poll()
         sys.stderr.write(text(rows(watch, board)))
         return dict.fromkeys(submitted, (0, None))
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -41,9 +42,9 @@ class Row:
 
 
 class Board:
-    """Reads the rows of runs; `words` are what to show beside a run, such as its overrides."""
+    """Reads the rows of runs; `words` are what to show beside the run in a folder, such as its overrides."""
 
-    def __init__(self, words: Mapping[str, str] | None = None) -> None:
+    def __init__(self, words: Mapping[Path, str] | None = None) -> None:
         self._words = words or {}
         self._steps: dict[RunFolder, int | None] = {}
 
@@ -59,7 +60,7 @@ class Board:
             step=last.get("step"), steps=self._steps[folder], loss=last.get("loss"),
             tokens_per_second=(result if done else last).get("tokens_per_second_median" if done
                                                              else "tokens_per_second"),
-            words=self._words.get(watched.run.job_id, ""))
+            words=self._words.get(folder.path, ""))
 
 
 def shown_state(status: JobStatus | None, result: str | None) -> str:

@@ -15,16 +15,17 @@ LOOK_SECONDS = 0.5
 
 def follow(run: SubmittedRun, on_row: Callable[[dict[str, Any]], None], on_state: Callable[[str], None]) -> int:
     """Report new steps and states until the job is over; return 0 or 1."""
-    watch, seen = Watch([run]), 0
+    watch, seen, told = Watch([run]), 0, None
     while True:
-        changed = watch.poll()
+        watch.poll()
         rows = read_metrics(run.folder)
         for row in rows[seen:]:
             on_row(row)
         seen = len(rows)
-        for watched in changed:
-            if watched.status is not None:
-                on_state(str(watched.status))
+        status = watch.runs[0].status
+        if status is not None and status != told:
+            told = status
+            on_state(str(status))
         if watch.over:
             return settle(watch.runs[0])
         time.sleep(LOOK_SECONDS)
