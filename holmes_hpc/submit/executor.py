@@ -18,7 +18,7 @@ from submitit.slurm import slurm
 
 from holmes_hpc.submit.commands import SlurmCommandError, leaking_variables
 from holmes_hpc.submit.script import JobRequest, render_script
-from holmes_hpc.submit.states import JobStatus, read_states
+from holmes_hpc.submit.states import read_states
 
 
 class HetInfoWatcher(slurm.SlurmInfoWatcher):

@@ -15,8 +15,8 @@ from holmes_hpc.cluster.slurm.states import combined_state, read_job_state
 JOB_FORMAT = "%i|%A|%T|%P|%N|%r|%j"
 """for `squeue --format`, read by `read_squeue`"""
 
-ACCOUNTING_FIELDS = "JobID,JobIDRaw,State,ExitCode,Partition,NodeList,Restarts"
-"""for `sacct --parsable2 --format`, read by `read_sacct`"""
+ACCOUNTING_FIELDS = "JobID,JobIDRaw,State,ExitCode,Partition,NodeList"
+"""for `sacct --parsable2 --format`, read by `read_sacct`; `Restarts` is unknown to 22.05"""
 
 _ID = re.compile(r"(?P<job>[0-9]+)(?:\+(?P<component>[0-9]+)|_(?P<task>[0-9]+|\[.*\]))?(?:\.(?P<step>.+))?")
 
