@@ -40,3 +40,7 @@ class NetworkError(RunFailedError):
 
 class DataError(RunFailedError):
     """The training data is missing or unusable, which shows only when it is opened."""
+
+
+class CheckpointError(RunFailedError):
+    """A checkpoint could not be written, or one cannot be used; the message says why."""

@@ -13,9 +13,9 @@ from holmes_hpc import front
 
 def act(config: DictConfig) -> front.Outcome:
     """Train, and return the exit status and the median tokens per second, which a sweeper can optimise."""
-    from holmes_hpc import launch
+    from holmes_hpc.launch.train import train
 
-    return launch.train(config)
+    return train(config)
 
 
 def sweep(configs: Sequence[DictConfig], words: Sequence[str], place: Path) -> list[front.Outcome] | None:

@@ -1,84 +1,102 @@
-"""What tests of runs on a real Slurm share: tiny cluster files and models, and ranks without torch."""
+"""Runs on the test cluster that can be watched while they train: submitted, not followed."""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.runs_for_tests import ROOT
+from tests.runs_for_tests import ROOT, newest_run
 from tests.slurm_cluster import SlurmCluster
 
 TINY = [
-    "train.steps=2", "train.validate_every=0", "train.validation_samples=4", "train.global_batch_size=8",
+    "train.validate_every=0", "train.validation_samples=4", "train.timeline_every=0", "train.global_batch_size=32",
     "parallel.micro_batch_size=2", "model.num_layers=2", "model.hidden_size=32", "model.num_heads=2",
-    "model.sequence_length=32", "model.tied_embeddings=false",
+    "model.sequence_length=32", "model.tied_embeddings=false", "optimizer.clip_grad_norm=0.5",
 ]
+PAIR = ["+cluster=mixed", "parallel=holmes", *(f"cluster.partitions.{label}.{key}=1" for label in ("ib", "roce")
+                                              for key in ("nodes", "gpus_per_node"))]
+"""One rank with InfiniBand and one with RoCE."""
+SLOW_ETHERNET_GBPS = 0.004
+"""A rate between the two at which a step takes about a fifth of a second, so that it can be met in mid-run."""
 HOLDING = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
 
-CLUSTERS = {
-    "pair": "ib: {nodes: 1, gpus_per_node: 1, gpu: cpu, nic: hdr200}\n"
-            "  roce: {nodes: 1, gpus_per_node: 1, gpu: cpu, nic: roce200}",
-    "one": "ib: {nodes: 1, gpus_per_node: 1, gpu: cpu, nic: hdr200}",
-    "two": "ib: {nodes: 2, gpus_per_node: 1, gpu: cpu, nic: hdr200}",
-    "counted": "a: {partition: mixed, constraint: roce, nodes: 1, gpus_per_node: 1, gpu: cpu, nic: roce200}\n"
-               "  b: {partition: mixed, constraint: 'ib&hdr200', nodes: 1, gpus_per_node: 1, gpu: cpu, nic: hdr200}",
-}
 
-_FAKE_RANKS = """\
-import sys, time
-from pathlib import Path
-from holmes_hpc.runs import RunFolder, write_result
-folder = RunFolder(Path(sys.argv[1]))
-for step in (1, 2):
-    folder.append_metrics({"step": step, "loss": 3.0 / step, "tokens_per_second": 1000.0, "step_seconds": 0.1,
-                           "mfu": 0.1})
-    time.sleep(float(sys.argv[2]))
-write_result(folder, "completed", error=None, emulated=False)
-"""
+def holmes(slurm: SlurmCluster, verb: str, arguments: list[str], machine: str = "head", **options: Any) -> Any:
+    """Run `python -m holmes_hpc.VERB` on a machine, in the folder that all machines share."""
+    words = [sys.executable, "-m", f"holmes_hpc.{verb}", *arguments]
+    options.setdefault("environment", HOLDING)
+    return slurm.run(words, machine, **{"timeout_seconds": 150, **options})
 
 
-def site(slurm: SlurmCluster) -> str:
-    """Write the cluster files into the shared folder and return the override that lets Hydra find them."""
-    folder = slurm.shared / "site" / "cluster"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, partitions in CLUSTERS.items():
-        (folder / f"{name}.yaml").write_text(f"name: {name}\npartitions:\n  {partitions}\n")
-    return f"hydra.searchpath=[{folder.parent}]"
+class SubmittedJob:
+    """A run that was submitted."""
 
+    def __init__(self, slurm: SlurmCluster, overrides: list[str], **options: Any) -> None:
+        self.slurm = slurm
+        done = holmes(slurm, "train", [*PAIR, *TINY, "launch.wait=false", "launch.signal_seconds=1", *overrides],
+                      **options)
+        folder = newest_run(slurm.shared)
+        assert folder is not None, done.stderr
+        self.folder = folder
+        self.id = int(self.read("job.json")["job_id"])
 
-def without_torch(slurm: SlurmCluster, seconds: float = 0.1) -> str:
-    """Write a template whose step is a stand-in for the ranks, quick since it has no torch; return its override.
+    def read(self, name: str) -> Any:
+        """Return a JSON file of the run folder, None where there is none."""
+        path = self.folder / name
+        return json.loads(path.read_text()) if path.exists() else None
 
-    The rest of the script is ours.
-    """
-    folder = slurm.shared / "templates"
-    folder.mkdir(exist_ok=True)
-    (folder / "ranks.py").write_text(_FAKE_RANKS)
-    script = (ROOT / "sbatch_templates" / "job.sh.j2").read_text()
-    stand_in = f'srun true && {{{{ python }}}} {folder}/ranks.py "$run" {seconds}'
-    assert script.count("{{ step }}") == 1
-    (folder / "job.sh.j2").write_text(script.replace("{{ step }}", stand_in))
-    return f"launch.templates={folder}"
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        path = self.folder / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
+    @property
+    def steps(self) -> list[int]:
+        return [row["step"] for row in self.rows]
 
-def command(verb: str, arguments: list[str]) -> list[str]:
-    """Return the words of a verb."""
-    return [sys.executable, "-m", f"holmes_hpc.{verb}", *arguments]
+    @property
+    def log(self) -> str:
+        """All that was written: the batch script's log, then the ranks'."""
+        paths = sorted((self.folder / "logs").glob("*.log"))
+        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')}" for path in paths)
 
+    def wait(self, condition: Callable[[], Any], what: str, seconds: float = 90) -> None:
+        """Wait for a condition; fails with the logs."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, (f"not within {seconds} s: {what}; states "
+                                                 f"{self.slurm.states(self.id)}\n{self.log}")
+            time.sleep(0.1)
 
-def holmes(slurm: SlurmCluster, verb: str, arguments: list[str], **options: Any) -> Any:
-    """Run a verb on the head node, in the folder that all nodes share."""
-    environment = {**HOLDING, **options.pop("environment", {})}
-    return slurm.run(command(verb, arguments), environment=environment, timeout_seconds=150, **options)
+    def wait_for_steps(self, count: int) -> None:
+        self.wait(lambda: len(self.rows) >= count, f"{count} steps")
 
+    def wait_for_result(self, status: str, seconds: float = 90) -> dict[str, Any]:
+        """Wait until result.json says `status`."""
+        def ended() -> bool:
+            found = (self.read("result.json") or {}).get("status")
+            assert found in (None, status, "preempted"), f"{self.read('result.json')}\n{self.log}"
+            return found == status
 
-def result(folder: Path) -> dict[str, Any]:
-    """Return result.json of a run."""
-    return json.loads((folder / "result.json").read_text())
+        self.wait(ended, f"a result {status}", seconds)
+        return self.read("result.json")
 
+    def wait_until_gone(self) -> None:
+        """Wait until no process of the run is left on any node."""
+        self.wait(lambda: not self.processes(), f"the end of all processes, {self.processes()} are left", 30)
 
-def nodes(folder: Path) -> list[str]:
-    """Return the node of each rank of a run's plan."""
-    return [place["node"] for place in json.loads((folder / "plan.json").read_text())["ranks"]]
+    def processes(self) -> list[str]:
+        """Return the command lines of the run's living processes."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if str(self.folder) in line and ("launch.step" in line or "outcome" in line):
+                found.append(line)
+        return found

@@ -10,7 +10,7 @@ import pytest
 from tests.runs_for_tests import ROOT, newest_run
 from tests.slurm_cluster import SlurmCluster
 from tests.slurm_cluster.cluster import ORDINARY_USER
-from tests.slurm_runs import HOLDING, TINY, command, holmes, nodes, result, site
+from tests.slurm_sites import HOLDING, TINY, command, holmes, nodes, result, site
 
 pytestmark = pytest.mark.slurm
 

@@ -16,7 +16,7 @@ from holmes_hpc.emulation.world import children
 from tests.runs_for_tests import newest_run
 from tests.slurm_cluster import SlurmCluster
 from tests.slurm_cluster.fixture import MakeSlurm
-from tests.slurm_runs import HOLDING, TINY, command, holmes, result, site, without_torch
+from tests.slurm_sites import HOLDING, TINY, command, holmes, result, site, without_torch
 
 pytestmark = pytest.mark.slurm
 

@@ -150,11 +150,15 @@ class Train:
     global_batch_size: int = setting(32, "samples of a step over all pipelines", minimum=1)
     seed: int = setting(1234, "seed of the weights and of the data order", minimum=0)
     precision: str = setting("float32", "arithmetic", valid=("float32", "bfloat16", "float16"))
-    checkpoint_every: int = setting(0, "steps between checkpoints; 0: none", minimum=0)
+    checkpoint_every: int = setting(0, "steps between checkpoints, the last step has one too; 0: none", minimum=0)
+    keep_checkpoints: int = setting(3, "checkpoints that stay; older ones are removed", minimum=1)
+    on_save_error: str = setting("stop", "when a checkpoint cannot be written: end the run, or train on without it",
+                                 valid=("stop", "continue"))
     validate_every: int = setting(50, "steps between validations; 0: only after the last step", minimum=0)
     validation_samples: int = setting(64, "samples of a validation", minimum=1)
     timeline_every: int = setting(50, "steps between recorded timelines; 0: none", minimum=0)
-    resume: str = setting("auto", "auto, never, or the path of a checkpoint")
+    resume: str = setting("auto", "auto (this run's newest checkpoint, where it was requeued), never, or the "
+                                  "path of a checkpoint or run folder")
     start_timeout_seconds: float = setting(300.0, "longest wait while process groups are built", above=0)
     timeout_seconds: float = setting(120.0, "longest wait for another rank while training", above=0)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +17,13 @@ from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.reduce import all_reduce_scalars
 from holmes_hpc.data import Dataset
 from holmes_hpc.engine.batch import TrainingBatches, validation_batches
+from holmes_hpc.engine.checkpoints import Checkpoints, Saved
 from holmes_hpc.engine.executor import Executor
 from holmes_hpc.engine.gradients import Gradients
 from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.engine.optimizer import build_optimizer, learning_rate, set_learning_rate
+from holmes_hpc.engine.saved_state import ModelState, ParameterPieces, PlainOptimizerState, RandomState
+from holmes_hpc.engine.sharing import share_numbers
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.engine.validation import forward_actions
 from holmes_hpc.errors import RunFailedError
@@ -31,7 +36,10 @@ from holmes_hpc.values import Action, ActionKind, Plan
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that a rank needs to train; `train` and `optimizer` are groups of the configuration."""
+    """Everything that a rank needs to train; `train` and `optimizer` are groups of the configuration.
+
+    `say` tells the user a line; `stop_requested` says whether this rank was told to save and stop.
+    """
 
     plan: Plan
     rank: int
@@ -43,6 +51,8 @@ class Job:
     usage: Usage
     train: Any
     optimizer: Any
+    say: Callable[[str], None] = logging.getLogger(__name__).info
+    stop_requested: Callable[[], bool] = bool
 
 
 class Trainer:
@@ -50,7 +60,7 @@ class Trainer:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._model = LocalModel(job.plan, job.rank, job.architecture, job.train.seed)
+        self._model = LocalModel(job.plan, job.rank, job.architecture, job.train.seed, communicator=job.communicator)
         self._gradients = Gradients(job.plan, job.rank, self._model)
         self._optimizer = build_optimizer(self._model.parameters, job.optimizer)
         self._executor = Executor(job.plan, job.rank, self._model, self._gradients, job.communicator,
@@ -60,16 +70,29 @@ class Trainer:
         self._batches = TrainingBatches(job.plan, job.dataset, job.train.seed)
         self._pipelines = {pipeline for pipeline, _ in job.plan.stages_of(job.rank)}
         self._validation = validation_batches(job.plan, job.dataset, job.train.validation_samples)
+        self._checkpoints = self._make_checkpoints()
         self._step_began = 0.0
+        self._stopping = False
 
-    def run(self) -> None:
-        """Train `train.steps` steps.
+    def run(self) -> bool:
+        """Train up to step `train.steps`, from where a checkpoint left off; return whether the run came so far.
 
-        Raises RunFailedError when the loss or the gradients stop being finite.
+        When any rank was told to stop, all stop after the same step, and its state is saved.
+
+        Raises RunFailedError when the loss or the gradients stop being finite, CheckpointError when a checkpoint
+        cannot be written or none can be used.
         """
         train = self._job.train
+        first_step = self._checkpoints.resume() + 1
+        if first_step > train.steps and self._job.rank == 0:
+            self._job.say(f"nothing is left to train: the checkpoint is of step {first_step - 1}, and train.steps="
+                          f"{train.steps}")
+        self._stopping = any(share_numbers(float(self._job.stop_requested()), self._job.communicator))
         self._synchronise()
-        for step in range(1, train.steps + 1):
+        for step in range(first_step, train.steps + 1):
+            if self._stopping:
+                self._checkpoints.stop(step - 1)
+                return False
             row = self._step(step)
             last = step == train.steps
             if last or (train.validate_every and step % train.validate_every == 0):
@@ -77,8 +100,11 @@ class Trainer:
             self._write(row)
             if last or (train.timeline_every and step % train.timeline_every == 0):
                 self._write_timeline(step)
+            self._checkpoints.after_step(step)
             if "validation_loss" in row:
                 self._synchronise()
+        self._checkpoints.finish()
+        return True
 
     def _step(self, step: int) -> dict[str, Any]:
         job = self._job
@@ -95,8 +121,9 @@ class Trainer:
             set_learning_rate(self._optimizer, rate)
             self._optimizer.step()
         report = RankReport(loss, self._timeline.receive_wait_seconds(), exposed_seconds, memory_gib(),
-                            *job.usage.sent_since_last())
+                            *job.usage.sent_since_last(), stop=float(job.stop_requested()))
         reports = self._gather(report)
+        self._stopping = any(report.stop for report in reports)
         now = time.perf_counter()
         step_seconds, self._step_began = now - self._step_began, now
         row = job.metrics.row(step, reports, step_seconds=step_seconds, grad_norm=norm, learning_rate=rate)
@@ -104,6 +131,16 @@ class Trainer:
             raise RunFailedError(f"step {step}: the loss is {row['loss']}; lower optimizer.lr "
                                  f"(now {job.optimizer.lr}) or lengthen optimizer.warmup_steps")
         return row
+
+    def _make_checkpoints(self) -> Checkpoints:
+        job = self._job
+        pieces = ParameterPieces(job.plan, job.rank, self._model, job.architecture)
+        saved = Saved(job.plan, job.architecture, job.dataset, job.train, job.optimizer, {
+            "optimizer": PlainOptimizerState(self._optimizer, self._model, pieces),
+            "model": ModelState(self._model, pieces),
+            "random": RandomState(job.rank, job.plan.world_size),
+        })
+        return Checkpoints(saved, job.communicator, job.folder, job.say)
 
     def _scheduled_actions(self) -> tuple[Action, ...]:
         plan, rank = self._job.plan, self._job.rank
@@ -161,5 +198,3 @@ class Trainer:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
             file.write("\n".join(lines) + "\n")
-
-

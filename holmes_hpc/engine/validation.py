@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
+from holmes_hpc.planner.schedules import transfers
 from holmes_hpc.values import Action, ActionKind, Plan
 
 
@@ -15,14 +17,13 @@ def forward_actions(plan: Plan, rank: int, microbatches: Iterable[tuple[int, int
     actions = []
     for pipeline, microbatch in sorted(microbatches, key=lambda pair: (pair[1], pair[0])):
         stages = plan.pipelines[pipeline].stages
+        hops = [transfers(here.ranks, there.ranks) for here, there in itertools.pairwise(stages)]
         for number, stage in enumerate(stages):
             if rank not in stage.ranks:
                 continue
-            if number > 0 and rank not in stages[number - 1].ranks:
-                actions.append(Action(ActionKind.RECEIVE_ACTIVATION, pipeline, number, microbatch,
-                                      peer=stages[number - 1].ranks[0]))
+            actions += [Action(ActionKind.RECEIVE_ACTIVATION, pipeline, number, microbatch, peer=sender)
+                        for sender, receiver in (hops[number - 1] if number > 0 else ()) if receiver == rank]
             actions.append(Action(ActionKind.FORWARD, pipeline, number, microbatch))
-            if number + 1 < len(stages) and rank not in stages[number + 1].ranks:
-                actions.append(Action(ActionKind.SEND_ACTIVATION, pipeline, number, microbatch,
-                                      peer=stages[number + 1].ranks[0]))
+            actions += [Action(ActionKind.SEND_ACTIVATION, pipeline, number, microbatch, peer=receiver)
+                        for sender, receiver in (hops[number] if number < len(hops) else ()) if sender == rank]
     return actions

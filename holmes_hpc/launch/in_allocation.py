@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shlex
@@ -19,16 +20,18 @@ from holmes_hpc.cluster.slurm import StepLayout, read_allocation, read_place, re
 from holmes_hpc.cluster.slurm.allocation import INTERACTIVE, STEP, Allocation
 from holmes_hpc.errors import HolmesError, LaunchImpossibleError, RunFailedError
 from holmes_hpc.launch.progress import make_reporter
-from holmes_hpc.launch.step import be_rank, start_name
-from holmes_hpc.runs import RunFolder, read_metrics, read_result, write_job, write_result
-from holmes_hpc.runs.files import read_json
+from holmes_hpc.launch.slurm_rank import be_rank
+from holmes_hpc.runs import RunFolder, Start, read_metrics, write_job, write_result
+from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.submit.components import Component, job_components
 from holmes_hpc.submit.job import link_job
+from holmes_hpc.submit.outcome import STATUS, settle
 from holmes_hpc.submit.script import import_path, rank_program, srun_words, step_command
 
 LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.3
+LOG_LINES = 10
 _OF_OUTER_STEP = ("SLURM_STEP", "SLURM_CPU_BIND", "SLURM_DISTRIBUTION", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES",
                   "SLURM_PTY", "SLURM_TASKS_PER_NODE", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_CPUS_PER_TASK",
                   "SRUN_", "SLURM_GTIDS", "SLURM_NODELIST", "SLURM_NODEID", "SLURM_MEM_PER_")
@@ -41,7 +44,8 @@ def run_in_allocation(config: Any, folder: RunFolder) -> int:
     """
     allocation = read_allocation(os.environ)
     command = allocation_command(config, folder, allocation, read_place(os.environ))
-    write_job(folder, job_id=allocation.requeue_id, emulated=False, restarts=allocation.restart_count)
+    write_job(folder, job_id=allocation.requeue_id, emulated=False, restarts=allocation.restart_count,
+              environment=os.environ)
     link_job(folder, allocation.requeue_id)
     LOG.info("%s", command)
     with (folder.logs / "srun.log").open("w") as log:
@@ -54,15 +58,15 @@ def run_in_allocation(config: Any, folder: RunFolder) -> int:
             _end_step(step)
             write_result(folder, "failed", error="interrupted by SIGINT", emulated=False)
             raise
-    result = read_result(folder)
-    if result is None:
-        tail = "\n".join((folder.logs / "srun.log").read_text(errors="replace").splitlines()[-10:])
-        write_result(folder, "failed", error=f"srun ended with {status}; {folder.logs}/srun.log ends with:\n{tail}",
-                     emulated=False)
-    elif result["status"] == "completed":
+    ended, text = settle(folder, str(status))
+    if ended == "completed":
         return 0
-    LOG.error("%s", (read_result(folder) or {}).get("error") or f"srun ended with {status}; see {folder.logs}")
-    return 1
+    if Start.newest(folder) is None:  # srun started nothing, and says why
+        text += f"; {folder.logs}/srun.log ends with:\n" + "\n".join(
+            (folder.logs / "srun.log").read_text(errors="replace").splitlines()[-LOG_LINES:])
+        write_result(folder, ended, error=text, emulated=False)
+    LOG.error("%s: %s", ended, text)
+    return STATUS[ended]
 
 
 def allocation_command(config: Any, folder: RunFolder, allocation: Allocation, place: str) -> str:
@@ -144,9 +148,9 @@ def run_as_rank(config: Any) -> int:
 def _shared_folder(config: Any, layout: StepLayout) -> RunFolder:
     """Return the run folder that rank 0 made; all ranks composed the same configuration."""
     base, name = Path(config.run.folder).expanduser().absolute(), str(config.run.name or config.cluster.name)
-    announcement = base / name / f".start-{start_name(layout)}.json"
+    announcement = _announcement(base / name, layout.name)
     if layout.rank == 0:
-        return _announce(config, layout, base, name, announcement)
+        return _announce(config, layout, base, name)
     deadline = time.monotonic() + config.train.start_timeout_seconds
     while (told := read_json(announcement)) is None:
         if time.monotonic() > deadline:
@@ -158,19 +162,43 @@ def _shared_folder(config: Any, layout: StepLayout) -> RunFolder:
     return RunFolder(Path(told["folder"]))
 
 
-def _announce(config: Any, layout: StepLayout, base: Path, name: str, announcement: Path) -> RunFolder:
-    """On rank 0: make the run folder and tell the others where it is, or why there is none."""
-    from holmes_hpc.planner import plan
+def _announcement(place: Path, start: str) -> Path:
+    return place / f".start-{start}.json"
 
-    folder = RunFolder.create(base, name)
+
+def _announce(config: Any, layout: StepLayout, base: Path, name: str) -> RunFolder:
+    """On rank 0: make the run folder and tell the others where it is, or why there is none.
+
+    A job that was requeued goes on in the folder of its earlier start.
+    """
+    announcement = _announcement(base / name, layout.name)
     try:
-        folder.write_text(folder.config_path, OmegaConf.to_yaml(config))
-        folder.write_text(folder.plan_path, plan(config, mode="slurm").to_json())
-        write_job(folder, job_id=layout.allocation.requeue_id, emulated=False, restarts=layout.restart_count)
-        link_job(folder, layout.allocation.requeue_id)
+        folder = _earlier_folder(base / name, layout) or _new_folder(config, layout, base, name)
     except HolmesError as error:
-        folder.write_json(announcement, {"error": str(error)})
-        write_result(folder, "failed", error=str(error), emulated=False)
+        with contextlib.suppress(OSError, HolmesError):
+            announcement.parent.mkdir(parents=True, exist_ok=True)
+            write_json_atomic(announcement, {"error": str(error)})
         raise
     folder.write_json(announcement, {"folder": str(folder.path)})
+    return folder
+
+
+def _earlier_folder(place: Path, layout: StepLayout) -> RunFolder | None:
+    for restart in reversed(range(layout.restart_count)):
+        told = read_json(_announcement(place, f"{layout.allocation.requeue_id}-{restart}-{layout.step_id}"))
+        if isinstance(told, dict) and "folder" in told and Path(told["folder"]).is_dir():
+            return RunFolder(Path(told["folder"]))
+    return None
+
+
+def _new_folder(config: Any, layout: StepLayout, base: Path, name: str) -> RunFolder:
+    from holmes_hpc.planner import plan
+
+    chosen = plan(config, mode="slurm").to_json()
+    folder = RunFolder.create(base, name)
+    folder.write_text(folder.config_path, OmegaConf.to_yaml(config))
+    folder.write_text(folder.plan_path, chosen)
+    write_job(folder, job_id=layout.allocation.requeue_id, emulated=False, restarts=layout.restart_count,
+              environment=os.environ)
+    link_job(folder, layout.allocation.requeue_id)
     return folder

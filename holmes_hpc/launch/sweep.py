@@ -13,6 +13,7 @@ from typing import Any
 
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import HolmesError, LaunchImpossibleError
+from holmes_hpc.launch.resume import resolve_resume
 from holmes_hpc.launch.train import make_folder, refuse_unsupported
 from holmes_hpc.planner import plan
 from holmes_hpc.runs import read_result
@@ -92,7 +93,8 @@ def _unlike(decisions: Sequence[Decision], words: Sequence[str]) -> str:
 
 def _prepare(config: Any, words: str) -> SweepRun:
     chosen = plan(config, mode="slurm")
-    refuse_unsupported(config, chosen)
+    refuse_unsupported(config)
+    config.train.resume = resolve_resume(config)
     return SweepRun(config, make_folder(config, chosen), words)
 
 

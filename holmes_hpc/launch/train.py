@@ -16,6 +16,7 @@ from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.here import run_here
 from holmes_hpc.launch.in_allocation import run_as_rank, run_in_allocation
 from holmes_hpc.launch.on_slurm import show_dry_run, submit_and_follow
+from holmes_hpc.launch.resume import resolve_resume
 from holmes_hpc.planner import bind, plan, render
 from holmes_hpc.runs import RunFolder, heal, read_result
 from holmes_hpc.submit import Decision, decide_mode
@@ -38,7 +39,8 @@ def train(config: Any) -> tuple[int, float]:
     if decision.mode == "rank":
         return run_as_rank(config), 0.0
     chosen = plan(config, mode="slurm" if decision.mode == "srun" else decision.mode)
-    refuse_unsupported(config, chosen)
+    refuse_unsupported(config)
+    config.train.resume = resolve_resume(config)
     console = Console(width=None if sys.stdout.isatty() else PLAN_WIDTH)
     console.print(render(chosen, cluster))
     if config.launch.dry_run:
@@ -85,8 +87,8 @@ def _report(folder: RunFolder) -> None:
         LOG.warning("the run is complete, but its report failed: %s: %s", type(error).__name__, error)
 
 
-def refuse_unsupported(config: Any, chosen: Plan) -> None:
-    """Raise ConfigurationError for what a plan asks for and the engine cannot do."""
-    problems = unsupported(config, chosen)
+def refuse_unsupported(config: Any) -> None:
+    """Raise ConfigurationError for what is asked for and the engine cannot do."""
+    problems = unsupported(config)
     if problems:
         raise ConfigurationError("; ".join(problems))

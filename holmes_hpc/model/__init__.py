@@ -1,6 +1,7 @@
 """The decoder on torch: stages of it, their identical initialisation whatever the layout, and the loss."""
 
 from holmes_hpc.model.loss import token_loss
-from holmes_hpc.model.stage import StageModule, build_stage
+from holmes_hpc.model.share import Exchange, TensorShare
+from holmes_hpc.model.stage import StageModule, StageOptions, build_stage
 
-__all__ = ["StageModule", "build_stage", "token_loss"]
+__all__ = ["Exchange", "StageModule", "StageOptions", "TensorShare", "build_stage", "token_loss"]

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from holmes_hpc.architecture import Architecture, ParameterInfo
+from holmes_hpc.model.share import TensorShare
 
 _RESIDUAL_OUTPUTS = (".attention.output.weight", ".feed_forward.down.weight")
 
@@ -46,11 +47,11 @@ def initial_value(architecture: Architecture, info: ParameterInfo, seed: int) ->
 
 @torch.no_grad()
 def initialize(module: nn.Module, architecture: Architecture, parameters: Iterable[ParameterInfo],
-               seed: int) -> None:
-    """Write the initial values of `parameters` into the module's parameters of the same names.
+               seed: int, share: TensorShare) -> None:
+    """Write the share's part of the initial values of `parameters` into the module's parameters of the same names.
 
     Raises KeyError when the module lacks one.
     """
     own = dict(module.named_parameters())
     for info in parameters:
-        own[info.name].copy_(initial_value(architecture, info, seed))
+        own[info.name].copy_(share.part(initial_value(architecture, info, seed), info.split_dim))

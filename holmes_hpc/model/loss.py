@@ -1,12 +1,51 @@
 """The training loss."""
 
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
 from torch import Tensor
 from torch.nn import functional
 
+from holmes_hpc.model.share import WHOLE, TensorShare
 
-def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
+
+def token_loss(logits: Tensor, targets: Tensor, share: TensorShare = WHOLE) -> Tensor:
     """Return the mean cross entropy per token of a micro-batch, in nats, a float32 scalar.
 
-    `logits` [b, s, V], `targets` [b, s] int64.
+    `logits` [b, s, V], `targets` [b, s] int64. With tensor parallelism `logits` are this rank's columns
+    [b, s, V / degree]; every rank returns the same loss, and no rank ever sees all logits.
     """
-    return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+    if share.degree == 1:
+        return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+    losses = _SplitCrossEntropy.apply(logits.float().flatten(0, 1), targets.flatten(), share)  # type: ignore[no-untyped-call]
+    return cast(Tensor, losses).mean()
+
+
+class _SplitCrossEntropy(torch.autograd.Function):
+    """Cross entropy [n] of logits [n, V / degree] whose columns lie on several ranks (Shoeybi et al. 2019).
+
+    Three numbers a token are exchanged: the largest logit, the sum of exponentials and the target's logit.
+    """
+
+    @staticmethod
+    def forward(context: Any, logits: Tensor, targets: Tensor, share: TensorShare) -> Tensor:
+        exchange, columns = share.required_exchange(), logits.shape[1]
+        largest = exchange.maximum(logits.detach().amax(dim=1))
+        shifted = logits - largest[:, None]
+        own = targets - share.index * columns
+        elsewhere = (own < 0) | (own >= columns)
+        own = own.masked_fill(elsewhere, 0)
+        at_target = shifted.gather(1, own[:, None])[:, 0].masked_fill(elsewhere, 0.0)
+        exponentials = shifted.exp_()
+        total, at_target = exchange.sum(torch.stack((exponentials.sum(dim=1), at_target)))
+        context.save_for_backward(exponentials.div_(total[:, None]), own, elsewhere)
+        return total.log() - at_target
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        probabilities, own, elsewhere = context.saved_tensors
+        result = probabilities * gradients[0][:, None]
+        result.scatter_add_(1, own[:, None], -(gradients[0].masked_fill(elsewhere, 0.0))[:, None])
+        return result, None, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -11,40 +12,74 @@ from torch.nn import functional
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.model.initialization import initialize
 from holmes_hpc.model.layers import DecoderLayer, build_norm, rotation_table
+from holmes_hpc.model.share import SEQUENCE_DIM, WHOLE, TensorShare
+
+
+@dataclass(frozen=True)
+class StageOptions:
+    """How a stage computes; no option changes its results beyond rounding.
+
+    `recompute`: `none`, `selective` or `full`. With sequence parallelism hidden states come and go as shards of the
+    sequence, but for a neighbour of another tensor degree, which sends or wants them whole.
+    """
+
+    share: TensorShare = WHOLE
+    recompute: str = "none"
+    receives_shards: bool = True
+    sends_shards: bool = True
+
+
+ALONE = StageOptions()
 
 
 class Embedding(nn.Module):
-    """The token table and, where positions are learned and this is the first stage, theirs."""
+    """The token table and, where positions are learned and this is the first stage, theirs.
 
-    def __init__(self, architecture: Architecture, *, positions: bool) -> None:
+    With tensor parallelism every rank holds the rows of its part of the vocabulary.
+    """
+
+    def __init__(self, architecture: Architecture, share: TensorShare, *, positions: bool) -> None:
         super().__init__()
-        self.token = nn.Embedding(architecture.vocab_size, architecture.hidden_size)
+        self.share = share
+        self.token = nn.Embedding(share.size(architecture.vocab_size), architecture.hidden_size)
         self.position = (nn.Embedding(architecture.sequence_length, architecture.hidden_size)
                          if positions else None)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the hidden states [b, s, h] of tokens [b, s]."""
-        hidden = self.token(tokens)
+        """Return the hidden states [b, s, h] of tokens [b, s]; with sequence parallelism those of a shard."""
+        hidden = self._look_up(tokens)
         if self.position is not None:
-            hidden = hidden + self.position(torch.arange(tokens.shape[1], device=tokens.device))
-        return cast(Tensor, hidden)
+            positions = torch.arange(tokens.shape[1], device=tokens.device)
+            if self.share.shards > 1:
+                positions = self.share.part(positions, 0)
+            hidden = hidden + self.position(positions)
+        return hidden
+
+    def _look_up(self, tokens: Tensor) -> Tensor:
+        if self.share.degree == 1:
+            return cast(Tensor, self.token(tokens))
+        own = tokens - self.share.index * self.token.num_embeddings
+        elsewhere = (own < 0) | (own >= self.token.num_embeddings)
+        hidden = self.token(own.masked_fill(elsewhere, 0)).masked_fill(elsewhere[..., None], 0.0)
+        return self.share.leave(hidden)
 
 
 class Head(nn.Module):
     """The last norm and the product with the vocabulary: its own table, or a tied one that is passed in."""
 
-    def __init__(self, architecture: Architecture) -> None:
+    def __init__(self, architecture: Architecture, share: TensorShare) -> None:
         super().__init__()
+        self.share = share
         self.norm = build_norm(architecture)
-        self.output = (None if architecture.tied_embeddings
-                       else nn.Linear(architecture.hidden_size, architecture.vocab_size, bias=False))
+        self.output = (None if architecture.tied_embeddings else
+                       nn.Linear(architecture.hidden_size, share.size(architecture.vocab_size), bias=False))
 
     def forward(self, hidden: Tensor, tied_weight: Tensor | None) -> Tensor:
-        """Return the logits [b, s, V] in float32."""
+        """Return the logits [b, s, V] in float32, of this rank's part of the vocabulary."""
         weight = tied_weight if self.output is None else self.output.weight
         if weight is None:
             raise ValueError("a tied head needs the token table")
-        return functional.linear(self.norm(hidden), weight).float()
+        return functional.linear(self.share.enter(self.norm(hidden)), weight).float()
 
 
 class StageModule(nn.Module):
@@ -52,43 +87,50 @@ class StageModule(nn.Module):
 
     `named_parameters()` gives exactly the names of `Architecture.stage_parameters`. The last stage of a tied
     model holds `embedding.token.weight` too: the same tensor when it is also the first, else its own copy,
-    whose gradient has to be summed with the first stage's.
+    whose gradient has to be summed with the first stage's. With tensor parallelism the parameters are `share`'s
+    parts along their split dims.
     """
 
     rotation: Tensor | None
 
     def __init__(self, architecture: Architecture, first_layer: int, num_layers: int, *, first: bool,
-                 last: bool) -> None:
+                 last: bool, options: StageOptions) -> None:
         super().__init__()
-        self.architecture, self.first, self.last = architecture, first, last
+        share = options.share
+        self.architecture, self.first, self.last, self.options = architecture, first, last, options
         self.embedding = (
-            Embedding(architecture, positions=first and architecture.position_embedding == "learned")
+            Embedding(architecture, share, positions=first and architecture.position_embedding == "learned")
             if first or (last and architecture.tied_embeddings) else None)
-        self.layers = nn.ModuleDict({str(layer): DecoderLayer(architecture)
+        self.layers = nn.ModuleDict({str(layer): DecoderLayer(architecture, share, options.recompute)
                                      for layer in range(first_layer, first_layer + num_layers)})
-        self.head = Head(architecture) if last else None
+        self.head = Head(architecture, share) if last else None
         self.register_buffer("rotation", None, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the stage.
 
         `x`: token ids [b, s] int64 on the first stage, else hidden states [b, s, h]. Returns logits [b, s, V]
-        in float32 on the last stage, else hidden states. s may be shorter than the sequence length.
+        in float32 on the last stage, else hidden states. s may be shorter than the sequence length. With tensor
+        parallelism V is this rank's part; hidden states that come and go are whole, or shards [b, s / degree, h]
+        where the options say so.
         """
+        share = self.options.share
         if self.first and self.embedding is not None:
             x = self.embedding(x)
-        rotation = None if self.rotation is None else self.rotation[:, : x.shape[1]]
+        elif not self.options.receives_shards:
+            x = share.cut(x)
+        rotation = None if self.rotation is None else self.rotation[:, : x.shape[SEQUENCE_DIM] * share.shards]
         for layer in self.layers.values():
             x = layer(x, rotation)
         if self.head is None:
-            return x
+            return x if self.options.sends_shards else share.join(x)
         tied = self.embedding.token.weight if self.embedding is not None else None
         return cast(Tensor, self.head(x, tied))
 
 
 def build_stage(architecture: Architecture, first_layer: int, num_layers: int, *, first: bool, last: bool,
-                seed: int, device: torch.device | str = "cpu",
-                dtype: torch.dtype = torch.float32) -> StageModule:
+                seed: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32,
+                options: StageOptions = ALONE) -> StageModule:
     """Return a stage with its initial weights, which depend on the seed and on names but on no layout.
 
     On the device `meta` nothing is allocated. Raises ValueError for layers outside the model.
@@ -96,7 +138,7 @@ def build_stage(architecture: Architecture, first_layer: int, num_layers: int, *
     parameters = architecture.stage_parameters(first_layer, num_layers, first=first, last=last)
     device = torch.device(device)
     with torch.device("meta"):
-        stage = StageModule(architecture, first_layer, num_layers, first=first, last=last)
+        stage = StageModule(architecture, first_layer, num_layers, first=first, last=last, options=options)
     stage.to(dtype)
     if architecture.position_embedding == "rotary":
         stage.rotation = rotation_table(architecture).to(device)
@@ -105,5 +147,5 @@ def build_stage(architecture: Architecture, first_layer: int, num_layers: int, *
     for module in stage.modules():
         for leaf, parameter in module.named_parameters(recurse=False):
             module.register_parameter(leaf, nn.Parameter(torch.empty_like(parameter, device=device)))
-    initialize(stage, architecture, parameters, seed)
+    initialize(stage, architecture, parameters, seed, options.share)
     return stage

@@ -1,4 +1,4 @@
-"""Process groups and reductions, found by asking for every unit of the model which ranks own it."""
+"""Process groups and reductions, found by asking for every slice of the model which ranks own it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.planner.ownership import TOKEN_TABLE, holders, owned_parts
 from holmes_hpc.planner.schedules import edge_ranks
+from holmes_hpc.planner.turns import turn_ranks
 from holmes_hpc.values import Group, Pipeline, Reduction
-
-TOKEN_TABLE = "embedding.token"
+from holmes_hpc.values.owned import Owned
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class _Groups:
         self.add("world", everyone)
 
     def add(self, kind: str, ranks: Sequence[int]) -> int:
-        network = self.network or self.cluster.shared_network(ranks)
+        network = None if kind == "turn" else self.network
+        network = network or self.cluster.shared_network(ranks)
         group = Group(kind, tuple(ranks), network)
         if group not in self.index:
             self.index[group] = len(self.groups)
@@ -51,9 +53,10 @@ def find_groups(architecture: Architecture, cluster: ClusterDescription, pipelin
                 rules: GroupRules) -> tuple[tuple[Group, ...], tuple[Reduction, ...]]:
     """Return all process groups, the world first, and all reductions.
 
-    A reduction stands for all units with the same owners, and every unit is in exactly one; where a single rank
-    owns units there is nothing to sum, and the reduction names its owner and no group. Reductions stand in the
-    order in which a backward finishes their gradients: head first, token table last.
+    A reduction stands for all units, or slices of them, with the same owners, and every slice is in exactly one;
+    where a single rank owns them there is nothing to sum, and the reduction names its owner and no group. Reductions
+    stand in the order in which a backward finishes their gradients: head first, token table last. Groups for turns
+    on slow NICs come last; only a schedule with turns needs them.
     """
     found = _Groups(cluster, rules)
     for pipeline in pipelines:
@@ -65,68 +68,51 @@ def find_groups(architecture: Architecture, cluster: ClusterDescription, pipelin
             if len(ranks) > 1:
                 found.add("pipeline", ranks)
     reductions = []
-    for owners, units in owned_units(architecture, pipelines).items():
-        tied_copies = _tied_copies(architecture, pipelines) if units == (TOKEN_TABLE,) else ()
-        reductions.append(_reduction(found, owners, units, tied_copies, rules))
+    for owners, parts in owned_parts(architecture, pipelines).items():
+        tied_copies = _tied_copies(architecture, pipelines, parts)
+        reductions.append(_reduction(found, owners, tuple(map(str, parts)), tied_copies, rules))
+    for ranks in turn_ranks(cluster, pipelines, found.groups):
+        found.add("turn", ranks)
     return tuple(found.groups), tuple(reductions)
 
 
-def owned_units(architecture: Architecture,
-                pipelines: Sequence[Pipeline]) -> dict[tuple[int, ...], tuple[str, ...]]:
-    """Return the units (in data-flow order) of every set of owners, sets ordered from the head backwards."""
-    owners: dict[str, set[int]] = {unit: set() for unit in architecture.units}
-    for pipeline in pipelines:
-        for s, stage in enumerate(pipeline.stages):
-            # With tensor parallelism the question becomes: which ranks own this *slice* of the unit. Degrees that
-            # differ between pipelines then give one set of owners for each common refinement of the slices.
-            for unit in stage_units(architecture, pipeline, s):
-                owners[unit].update(stage.ranks)
-    shared: dict[tuple[int, ...], tuple[str, ...]] = {}
-    for unit in reversed(architecture.units):
-        key = tuple(sorted(owners[unit]))
-        shared[key] = (unit, *shared.get(key, ()))
-    return shared
+def _tied_copies(architecture: Architecture, pipelines: Sequence[Pipeline],
+                 parts: Sequence[Owned]) -> tuple[tuple[int, ...], ...]:
+    """Return the ranks that hold a part of the token table as a first stage, and those that hold it as a last.
 
-
-def stage_units(architecture: Architecture, pipeline: Pipeline, s: int) -> tuple[str, ...]:
-    """Return the units that stage `s` of a pipeline holds."""
-    stage = pipeline.stages[s]
-    return architecture.stage_units(stage.first_layer, stage.num_layers,
-                                    first=s == 0, last=s == len(pipeline.stages) - 1)
-
-
-def _tied_copies(architecture: Architecture, pipelines: Sequence[Pipeline]) -> tuple[tuple[int, ...], ...]:
-    """Return the ranks that hold the token table as a first stage, and those that hold it as a last stage."""
-    if not architecture.tied_embeddings or any(len(pipeline.stages) < 2 for pipeline in pipelines):
+    Nothing where it is not tied, or where some rank is in both.
+    """
+    if (not architecture.tied_embeddings or [part.unit for part in parts] != [TOKEN_TABLE]
+            or any(len(pipeline.stages) < 2 for pipeline in pipelines)):
         return ()
-    first = dict.fromkeys(rank for pipeline in pipelines for rank in pipeline.stages[0].ranks)
-    last = dict.fromkeys(rank for pipeline in pipelines for rank in pipeline.stages[-1].ranks)
+    first = dict.fromkeys(rank for pipeline in pipelines for rank in holders(pipeline.stages[0].ranks, parts[0]))
+    last = dict.fromkeys(rank for pipeline in pipelines for rank in holders(pipeline.stages[-1].ranks, parts[0]))
     return () if set(first) & set(last) else (tuple(first), tuple(last))
 
 
-def _reduction(found: _Groups, owners: tuple[int, ...], units: tuple[str, ...],
+def _reduction(found: _Groups, owners: tuple[int, ...], owns: tuple[str, ...],
                tied_copies: tuple[tuple[int, ...], ...], rules: GroupRules) -> Reduction:
     if len(owners) == 1:
-        return Reduction(units, owners, inner=())
+        return Reduction(owns, owners, inner=())
     kind = "embedding" if tied_copies else "data"
     if rules.one_network:
         if tied_copies and len(tied_copies[0]) == len(tied_copies[1]) > 1:
-            return _in_pairs(found, owners, units, tied_copies)
-        return Reduction(units, owners, inner=(found.add(kind, owners),))
+            return _in_pairs(found, owners, owns, tied_copies)
+        return Reduction(owns, owners, inner=(found.add(kind, owners),))
     fabrics: dict[str, list[int]] = {}
     for rank in owners:
         fabrics.setdefault(found.cluster.node_of(rank).fabric, []).append(rank)
     if len(fabrics) == 1 or len(fabrics) == len(owners) or not rules.two_level:
-        return Reduction(units, owners, inner=(found.add(kind, owners),))
+        return Reduction(owns, owners, inner=(found.add(kind, owners),))
     inside = list(fabrics.values())
     inner = tuple(found.add("data", ranks) for ranks in inside)
     outer = tuple(found.add(kind, [ranks[j] for ranks in inside]) for j in range(min(map(len, inside))))
-    return Reduction(units, owners, inner, outer, sharded=True)
+    return Reduction(owns, owners, inner, outer, sharded=True)
 
 
-def _in_pairs(found: _Groups, owners: tuple[int, ...], units: tuple[str, ...],
+def _in_pairs(found: _Groups, owners: tuple[int, ...], owns: tuple[str, ...],
               copies: tuple[tuple[int, ...], ...]) -> Reduction:
     """Megatron's way with a tied table: the data groups of both stages, then the whole gradient in each pair."""
     inner = tuple(found.add("data", tuple(sorted(ranks))) for ranks in copies)
     outer = tuple(found.add("embedding", pair) for pair in zip(*copies, strict=True))
-    return Reduction(units, owners, inner, outer, sharded=False)
+    return Reduction(owns, owners, inner, outer, sharded=False)

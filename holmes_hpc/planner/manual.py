@@ -9,6 +9,7 @@ from typing import Any
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
 from holmes_hpc.planner.pipelines import apportion, count_microbatches
 from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.shapes import indivisible
 from holmes_hpc.values import Pipeline, Stage
 
 _EXAMPLE = "[{microbatches: 4, stages: [{ranks: [0], layers: 2}, {ranks: [1], layers: 2}]}]"
@@ -71,6 +72,9 @@ def _ranks(task: Task, ranks: Any, path: str) -> tuple[int, ...]:
     if len({task.cluster.node_of(rank).slot for rank in ranks}) > 1:
         raise PlanRefusedError(f"{path}={ranks}: the ranks of a stage are its tensor-parallel group and must lie in "
                                "one node. For data parallelism write one pipeline for each rank.")
+    problem = indivisible(task, len(ranks))
+    if problem:
+        raise PlanRefusedError(f"{path}={ranks}: {problem}. Write fewer ranks, or change the model.")
     return tuple(ranks)
 
 

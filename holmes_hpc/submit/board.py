@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from rich.table import Table
 
+from holmes_hpc.cluster.slurm.states import is_final
 from holmes_hpc.runs import RunFolder, last_metrics, read_result
 from holmes_hpc.submit.states import JobStatus
 from holmes_hpc.submit.watch import Watched
@@ -64,8 +65,11 @@ class Board:
 
 
 def shown_state(status: JobStatus | None, result: str | None) -> str:
-    """Return a run's state in a word: what its ranks wrote at its end, else what Slurm says."""
-    if result in ("completed", "failed"):
+    """Return a run's state in a word: what its ranks wrote at its end, else what Slurm says.
+
+    A failed run whose job lives is on its way back into the queue, as after a node died.
+    """
+    if result == "completed" or (result == "failed" and (status is None or is_final(status.state))):
         return result
     if status is None:
         return result or "unknown"

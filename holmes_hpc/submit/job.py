@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def record(request: JobRequest, folder: RunFolder, job_id: str) -> SubmittedRun:
     """Write down which job a run is, and link `slurm-<job id>` to its folder."""
     components = [{"labels": list(part.labels), "nodes": part.nodes, "tasks_per_node": part.tasks_per_node}
                   for part in request.components]
-    write_job(folder, job_id=job_id, components=components, emulated=False)
+    write_job(folder, job_id=job_id, components=components, emulated=False, environment=os.environ)
     link_job(folder, job_id)
     return SubmittedRun(job_id, folder, bool(request.launch.requeue))
 

@@ -38,7 +38,7 @@ class Watched:
     run: SubmittedRun
     since: float
     status: JobStatus | None = None
-    known: bool = False
+    failed: bool = False
     over: bool = False
 
 
@@ -59,9 +59,15 @@ class Watch:
 
     def poll(self) -> list[Watched]:
         """Look again, and return the runs whose status changed or that are over since the last call."""
-        changed = [watched for watched in self.runs if not watched.over and _has_result(watched.run)]
-        for watched in changed:
-            watched.over = True
+        changed = []
+        for watched in self.runs:
+            result = None if watched.over else _result(watched.run)
+            if result == "completed":
+                watched.over = True
+                changed.append(watched)
+            elif result == "failed" and not watched.failed:
+                watched.failed = True  # unless Slurm requeues it, as after a node died: ask soon
+                self._wait_seconds, self._due = FIRST_WAIT_SECONDS, min(self._due, self._clock() + FIRST_WAIT_SECONDS)
         if self._clock() >= self._due:
             told = self._ask_slurm()
             self._wait_seconds = FIRST_WAIT_SECONDS if told else min(self._wait_seconds * WAIT_FACTOR,
@@ -82,13 +88,14 @@ class Watch:
 
     def _take(self, watched: Watched, status: JobStatus | None) -> bool:
         before, now = (watched.status, watched.over), self._clock()
-        watched.known = status is not None
         if status is not None and status != watched.status:
             watched.status, watched.since = status, now
         if status is not None and not is_final(status.state):
             watched.since = now
         elif status is not None and is_final(status.state, requeue=watched.run.requeue):
             watched.over = True
+        elif status is None and _result(watched.run) == "failed":
+            watched.over = True  # the queue has forgotten it
         else:  # not known, or Slurm should put it back into the queue
             watched.over = now - watched.since > PATIENCE_SECONDS
         return (watched.status, watched.over) != before
@@ -115,9 +122,9 @@ def failure(run: SubmittedRun) -> str:
     return str(result.get("error") or f"job {run.job_id} failed; its logs: `holmes logs {run.folder.path}`")
 
 
-def _has_result(run: SubmittedRun) -> bool:
+def _result(run: SubmittedRun) -> str | None:
     result = read_result(run.folder)
-    return result is not None and result["status"] in ("completed", "failed")
+    return None if result is None else str(result["status"])
 
 
 def log_tail(folder: RunFolder, lines: int = LOG_LINES) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from holmes_hpc.cluster.hostlist import expand_hostlist
 from holmes_hpc.cluster.slurm.records import SlurmOutputError
+
+_COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
 
 OUTSIDE, ALLOCATION, BATCH, INTERACTIVE, STEP = "outside", "allocation", "batch", "interactive", "step"
 
@@ -111,10 +114,10 @@ def read_counts(text: str) -> tuple[int, ...]:
     """Return the numbers of `2(x2),1(x2)`: 2, 2, 1, 1. Raises SlurmOutputError for a malformed text."""
     counts: list[int] = []
     for part in text.split(","):
-        number, _, times = part.removesuffix(")").partition("(x")
-        if not number.isdigit() or (times and not times.isdigit()):
+        match = _COUNT.fullmatch(part)
+        if match is None:
             raise SlurmOutputError(f"{text!r} is no list of Slurm such as 2(x3),1")
-        counts += [int(number)] * int(times or 1)
+        counts += [int(match[1])] * int(match[2] or 1)
     return tuple(counts)
 
 

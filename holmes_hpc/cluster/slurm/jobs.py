@@ -16,7 +16,7 @@ JOB_FORMAT = "%i|%A|%T|%P|%N|%r|%j"
 """for `squeue --format`, read by `read_squeue`"""
 
 ACCOUNTING_FIELDS = "JobID,JobIDRaw,State,ExitCode,Partition,NodeList"
-"""for `sacct --parsable2 --format`, read by `read_sacct`; `Restarts` is unknown to 22.05"""
+"""for `sacct --parsable2 --format`, read by `read_sacct`; 22.05 has no field for restarts"""
 
 _ID = re.compile(r"(?P<job>[0-9]+)(?:\+(?P<component>[0-9]+)|_(?P<task>[0-9]+|\[.*\]))?(?:\.(?P<step>.+))?")
 
@@ -168,8 +168,8 @@ def _of_accounting(job: Mapping[str, Any]) -> SlurmJob:
     return SlurmJob(
         id=identity, state=read_job_state(current if isinstance(current, str) else current[0]),
         own_id=int(job["job_id"]), partition=job.get("partition"), nodes=_accounted_nodes(job.get("nodes")),
-        name=job.get("name"), exit_code=_plain(job["exit_code"].get("return_code")),
-        restarts=_plain(job.get("restart_cnt")))
+        name=job.get("name"),
+        exit_code=_plain(job["exit_code"].get("return_code")), restarts=_plain(job.get("restart_cnt")))
 
 
 def _accounted_nodes(text: str | None) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ NODE_FORMAT = "%N|%P|%T|%f|%b|%G|%c|%m"
 
 _FLAGS = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP", "%": "POWERING_DOWN", "!": "POWERING_DOWN",
           "$": "MAINTENANCE", "@": "REBOOT_ISSUED", "^": "REBOOT_REQUESTED", "-": "PLANNED"}
-_SHORT_STATES = {"ALLOC": "ALLOCATED", "MIX": "MIXED", "COMP": "COMPLETING", "DRNG": "DRAINING", "DRAIN": "DRAINED",
+_SHORT_STATES = {"ALLOC": "ALLOCATED", "MIX": "MIXED", "COMP": "COMPLETING", "DRNG": "DRAINING",
                  "MAINT": "MAINTENANCE", "RESV": "RESERVED", "UNK": "UNKNOWN", "PLND": "PLANNED", "FUTR": "FUTURE"}
 _AWAY = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "ERROR", "FAIL", "FAILING", "FUTURE", "INVAL", "MAINT",
                    "MAINTENANCE", "NOT_RESPONDING", "UNKNOWN"})
@@ -108,7 +108,7 @@ def read_sinfo(text: str) -> tuple[SlurmNode, ...]:
             node = _node_of_row(name, row)
             known = found.get(name, node)
             found[name] = replace(node, partitions=tuple(dict.fromkeys((*known.partitions, *node.partitions))))
-    if not found and not any("name" in row for row in rows):
+    if not found and not any(heading in text for heading in ("NODELIST", "HOSTNAMES", '"sinfo"', '"nodes"')):
         raise SlurmOutputError(f"sinfo printed no list of nodes: {text[:200]!r}; ask with --format='{NODE_FORMAT}'")
     return tuple(found.values())
 
