@@ -48,6 +48,8 @@ class Partition:
     exclude: str | None = setting(None, "nodes to leave out (--exclude)")
     gres: str | None = setting(None, "Slurm generic resources (--gres); default: from gpus_per_node")
     cpus_per_task: int | None = setting(None, "CPU cores of each rank", minimum=1)
+    sbatch: dict[str, Any] = setting({}, "further options of sbatch for this label, such as {reservation: a}; null "
+                                         "leaves out one that we write")
 
 
 @dataclass
@@ -235,10 +237,13 @@ class Launch:
     requeue: bool = setting(True, "a preempted job goes back into the queue")
     templates: str | None = setting(None, "folder of own batch script templates, searched before ours")
     srun_args: list[str] = setting([], "further arguments of srun")
-    container: str | None = setting(None, "container image")
+    container: str | None = setting(None, "container image that the ranks run in")
+    container_kind: str = setting("apptainer", "what starts the container", valid=("apptainer", "pyxis"))
+    container_args: list[str] = setting([], "further arguments of apptainer exec, or with pyxis of srun")
+    python: str | None = setting(None, "Python of the ranks; default: the submitting one, in a container python3")
     on_mismatch: str = setting("fail", "when a node is not as described",
                                valid=("fail", "ethernet", "exclude_node"))
-    max_jobs: int | None = setting(None, "most jobs in the queue at a time", minimum=1)
+    max_jobs: int | None = setting(None, "most jobs of a sweep that run at a time", minimum=1)
     probe: bool = setting(False, "measure the links before training")
     backend: str = setting("auto", "communication library: NCCL on GPUs, gloo on CPUs",
                            valid=("auto", "gloo", "nccl"))
