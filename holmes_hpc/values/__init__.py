@@ -2,6 +2,7 @@
 
 from holmes_hpc.values.plan import (
     Group,
+    NetworkBytes,
     Pipeline,
     Plan,
     Prediction,
@@ -17,6 +18,7 @@ __all__ = [
     "Action",
     "ActionKind",
     "Group",
+    "NetworkBytes",
     "Pipeline",
     "Plan",
     "Prediction",
