@@ -271,3 +271,5 @@ class Root:
     launch: Launch = group(Launch, "where and how the run starts")
     run: Run = group(Run, "the run folder")
     output: str = setting("table", "what `plan` prints", valid=("table", "json", "megatron"))
+    output_folder: str | None = setting(None, "folder into which `plan output=megatron` writes its files")
+    picture: str | None = setting(None, "file into which `plan` draws the simulated timeline, such as plan.png")

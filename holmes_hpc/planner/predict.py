@@ -44,7 +44,7 @@ def compute_cost(task: Task) -> ComputeCost:
 def predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
     """Simulate one step of a layout and return the figures of a plan."""
     cost, architecture, world = compute_cost(task), task.architecture, task.cluster.world_size
-    timeline, peaks = _run(task, layout, choice)
+    timeline, peaks = observe(task, layout, choice)
     memory = memory_gib_per_rank(cost, task.cluster, layout.pipelines, layout.micro_batch_size, peaks)
     seconds = timeline.step_seconds + _step_collectives(task, layout.groups[0])
     samples = task.settings.global_batch_size
@@ -64,7 +64,7 @@ Peaks = Mapping[tuple[int, int, int], int]
 Row = TypeVar("Row")
 
 
-def _run(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timeline, Peaks]:
+def observe(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timeline, Peaks]:
     """Simulate a step; return what was seen, and the micro-batches in flight.
 
     Long steps of alike pipelines repeat themselves, so two shorter ones tell how long each further micro-batch takes.
