@@ -192,8 +192,9 @@ def layouts(draw: st.DrawFn) -> tuple[Pipeline, ...]:
     world = draw(st.integers(1, 5))
     pipelines = []
     for _ in range(draw(st.integers(1, 3))):
-        ranks = draw(st.lists(st.integers(0, world - 1), min_size=1, max_size=5))
-        stages = tuple(Stage((rank,), s, 1) for s, rank in enumerate(ranks))
+        groups = st.lists(st.integers(0, world - 1), min_size=1, max_size=min(2, world), unique=True)
+        ranks = draw(st.lists(groups, min_size=1, max_size=5))
+        stages = tuple(Stage(tuple(group), s, 1) for s, group in enumerate(ranks))
         pipelines.append(Pipeline(draw(st.integers(1, 6)), stages))
     return tuple(pipelines)
 
@@ -249,6 +250,24 @@ def test_the_validator_sees_what_is_wrong() -> None:
     assert any("optimizer" in p for p in schedule_problems(pipelines, (), broken(good, 0, first[:-1])))
     swapped = [*first[:-3], first[-2], first[-3], first[-1]]
     assert schedule_problems(pipelines, (), broken(good, 0, swapped))
+
+
+def test_tensor_ranks_that_meet_in_another_order_wait_for_ever() -> None:
+    pipelines = build_pipelines([[(0, 1)]], [1], 3)
+    good = make_schedule(pipelines, (), (), ScheduleChoice("gpipe"))
+    assert schedule_problems(pipelines, (), good) == []
+    first = list(good.actions[0])
+    turned = broken(good, 0, [first[1], first[0], *first[2:]])
+    assert any("rank 1 waits for ever at F0.0.0" in problem for problem in schedule_problems(pipelines, (), turned))
+
+
+def test_transfers_between_stages_that_share_ranks() -> None:
+    assert transfers((0, 1), (1,)) == (), "with unlike degrees every rank has all of the activation"
+    assert transfers((0,), (0, 1)) == ((0, 1),)
+    assert transfers((0, 1), (1, 0)) == ((0, 1), (1, 0)), "the shards of equal degrees change places"
+    pipelines = (Pipeline(3, (Stage((0, 1), 0, 1), Stage((1,), 1, 1), Stage((1, 2), 2, 1), Stage((2, 1), 3, 1))),)
+    schedule = make_schedule(pipelines, (), (), ScheduleChoice("1f1b"))
+    assert schedule_problems(pipelines, (), schedule) == []
 
 
 def test_a_rank_that_serves_three_pipelines_takes_turns() -> None:

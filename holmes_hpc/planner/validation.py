@@ -89,23 +89,29 @@ def _wrong_reductions(reductions: Sequence[Reduction], schedule: Schedule) -> li
 
 
 def _execute(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction], schedule: Schedule) -> list[str]:
-    """Run the action lists with tokens for messages: whatever cannot go on is stuck."""
+    """Run the action lists with tokens for messages: whatever cannot go on is stuck.
+
+    The owners of a reduction meet in it, and the tensor-parallel ranks of a stage in all of its forwards and
+    backwards.
+    """
     position = dict.fromkeys(schedule.actions, 0)
     messages: Counter[Message] = Counter()
     done: set[tuple[int, ActionKind, int, int, int]] = set()
-    arrived: Counter[int] = Counter()
-    entered: set[tuple[int, int]] = set()
+    arrived: Counter[str] = Counter()
+    entered: set[tuple[int, str]] = set()
     moving = True
     while moving:
         moving = False
         for rank, actions in schedule.actions.items():
             while position[rank] < len(actions):
                 action = actions[position[rank]]
-                if action.kind is ActionKind.REDUCE and (rank, action.reduction) not in entered:
-                    entered.add((rank, action.reduction))
-                    arrived[action.reduction] += 1
+                if not _can_start(rank, action, pipelines, messages, done):
+                    break
+                if (rank, str(action)) not in entered:
+                    entered.add((rank, str(action)))
+                    arrived[str(action)] += 1
                     moving = True
-                if not _can_run(rank, action, pipelines, reductions, messages, done, arrived):
+                if arrived[str(action)] < _meeting(action, pipelines, reductions):
                     break
                 _run(rank, action, messages, done)
                 position[rank] += 1
@@ -115,14 +121,20 @@ def _execute(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction], sch
     return stuck + [f"message {message} is never received" for message, count in messages.items() if count]
 
 
-def _can_run(rank: int, action: Action, pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
-             messages: Counter[Message], done: set[tuple[int, ActionKind, int, int, int]],
-             arrived: Counter[int]) -> bool:
+def _meeting(action: Action, pipelines: Sequence[Pipeline], reductions: Sequence[Reduction]) -> int:
+    """Return how many ranks have to be at an action before one of them can end it."""
+    if action.kind is ActionKind.REDUCE:
+        return len(reductions[action.reduction].owners)
+    if action.kind in (ActionKind.FORWARD, ActionKind.BACKWARD):
+        return len(pipelines[action.pipeline].stages[action.stage].ranks)
+    return 1
+
+
+def _can_start(rank: int, action: Action, pipelines: Sequence[Pipeline], messages: Counter[Message],
+               done: set[tuple[int, ActionKind, int, int, int]]) -> bool:
     p, s, microbatch = action.pipeline, action.stage, action.microbatch
     if action.kind in _RECEIVES:
         return messages[action.kind, p, s, microbatch, action.peer, rank] > 0
-    if action.kind is ActionKind.REDUCE:
-        return arrived[action.reduction] == len(reductions[action.reduction].owners)
     if action.kind is ActionKind.FORWARD:
         return s == 0 or _has_input(rank, action, pipelines[p].stages[s - 1].ranks, done)
     if action.kind is ActionKind.BACKWARD_WEIGHT:
