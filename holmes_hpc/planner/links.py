@@ -102,10 +102,10 @@ def _fair_rates(flows: list[Flow]) -> dict[int, float]:
                   for flow in left]
         # Those that an equal part does not hold up leave the rest to the others; else the most held up are settled.
         held_up = [rate / flow.fastest for flow, rate in zip(left, wished, strict=True)]
-        free_ones = max(held_up) >= 1 - _ENOUGH
+        free_ones, worst = max(held_up) >= 1 - _ENOUGH, min(held_up) * (1 + _ENOUGH)
         rest = []
         for flow, rate, part in zip(left, wished, held_up, strict=True):
-            if part < 1 - _ENOUGH if free_ones else part > min(held_up) * (1 + _ENOUGH):
+            if part < 1 - _ENOUGH if free_ones else part > worst:
                 rest.append(flow)
                 continue
             rates[flow.number] = rate
