@@ -162,35 +162,22 @@ def _overlapped(task: Task, network: NetworkCost, layout: Layout, overlap: Overl
 
 def stage_seconds(task: Task, cost: ComputeCost, ranks: Sequence[int], units: tuple[str, ...],
                   samples: int) -> tuple[float, float]:
-    """Return forward and backward time of a stage: its slowest GPU's, and its tensor-parallel all-reduces."""
-    tensor = len(ranks)
+    """Return forward and backward time of a stage: its slowest GPU's, with its tensor ranks' sums."""
     nodes = list(dict.fromkeys(task.cluster.node_of(rank) for rank in ranks))
-    forward = max(cost.forward_seconds(node, units, samples, tensor) for node in nodes)
-    backward = max(cost.backward_seconds(node, units, samples, tensor) for node in nodes)
-    if tensor == 1:
-        return forward, backward
-    group = Group("tensor", tuple(ranks), task.cluster.shared_network(ranks))
-    size = task.architecture.boundary_bytes(samples, cost.element_bytes)
-    layers = sum(unit.startswith("layers.") for unit in units)
-    # Each layer's forward and backward sum their result over the tensor ranks twice.
-    # With sequence parallelism each sum is a gather and a scatter, which move as much.
-    exchange = 2 * layers * NetworkCost(task.machine).all_reduce(group, size).seconds
-    again = 2.0 if cost.recompute == "full" else 1.0
-    return forward + exchange, backward + again * exchange
+    ring = NetworkCost(task.machine).tensor_ring(ranks) if len(ranks) > 1 else None
+    times = [cost.directions(node, units, samples, len(ranks), ring) for node in nodes]
+    return max(each.forward for each in times), max(each.backward for each in times)
 
 
 def weight_seconds(task: Task, cost: ComputeCost, ranks: Sequence[int], units: tuple[str, ...],
                    samples: int) -> float:
-    """Return the weight part of a stage's backward: each product with a parameter once, as in the forward.
+    """Return the weight part of a stage's backward: the products that make the parameters' gradients.
 
     The attention core, norms, tensor-parallel exchanges and what is recomputed belong to the input part.
     """
-    tokens = samples * task.architecture.sequence_length
-    core = sum(task.architecture.forward_flops_by_part(unit, tokens).get("attention_core", 0) for unit in units)
-    flops = sum(task.architecture.forward_flops(unit, tokens) for unit in units)
     nodes = list(dict.fromkeys(task.cluster.node_of(rank) for rank in ranks))
-    forward = max(cost.forward_seconds(node, units, samples, len(ranks)) for node in nodes)
-    return forward * (flops - core) / flops if flops else 0.0
+    ring = NetworkCost(task.machine).tensor_ring(ranks) if len(ranks) > 1 else None
+    return max(cost.directions(node, units, samples, len(ranks), ring).backward_weight for node in nodes)
 
 
 def core_pools(task: Task) -> tuple[dict[int, str], dict[str, int]]:
