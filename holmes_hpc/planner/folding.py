@@ -76,7 +76,8 @@ def _alike(pipelines: Sequence[Pipeline], slot_of: Callable[[int], str],
     """Return for every pipeline the number of the kept one like it, and the indices of those that are kept."""
     served = Counter(rank for pipeline in pipelines for rank in {r for stage in pipeline.stages for r in stage.ranks})
     found: dict[object, int] = {}
-    like, kept = [], []
+    like: list[int] = []
+    kept: list[int] = []
     for p, pipeline in enumerate(pipelines):
         ranks = [rank for stage in pipeline.stages for rank in stage.ranks]
         alone = not turns and all(served[rank] == 1 for rank in ranks)

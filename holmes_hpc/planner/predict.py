@@ -156,7 +156,15 @@ def _overlapped(task: Task, network: NetworkCost, layout: Layout, overlap: Overl
     if not overlap.overlap_grad_reduce:
         buckets = {index: tuple(Bucket(bucket.traffic) for bucket in parts) for index, parts in buckets.items()}
     gathers = {index: made.gathered(reduction) for index, reduction in exchanged if made.divides(reduction)}
-    return dataclasses.replace(prices, buckets=buckets, gathers=gathers,
+    updated = dict.fromkeys(prices.optimizer, 0.0)
+    for reduction in layout.reductions:
+        count = element_count(task.architecture, reduction.owns)
+        for group in ([layout.groups[i].ranks for i in reduction.inner] if made.divides(reduction)
+                      else [(owner,) for owner in reduction.owners]):
+            updated.update({rank: updated[rank] + count / len(group) for rank in group})
+    cost = compute_cost(task)
+    optimizer = {rank: cost.optimizer_seconds(task.cluster.node_of(rank), count) for rank, count in updated.items()}
+    return dataclasses.replace(prices, buckets=buckets, gathers=gathers, optimizer=optimizer,
                                overlap_gathers=overlap.overlap_param_gather)
 
 
