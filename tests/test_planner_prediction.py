@@ -5,6 +5,8 @@ import time
 from dataclasses import dataclass
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine
@@ -13,7 +15,7 @@ from holmes_hpc.planner.groups import GroupRules, find_groups
 from holmes_hpc.planner.memory import memory_gib_per_rank
 from holmes_hpc.planner.network_cost import NetworkCost
 from holmes_hpc.planner.overlap import Buckets
-from holmes_hpc.planner.pipelines import build_pipelines
+from holmes_hpc.planner.pipelines import build_pipelines, overlaps
 from holmes_hpc.planner.predict import Layout, compute_cost, predict, price
 from holmes_hpc.planner.schedules import make_schedule
 from holmes_hpc.planner.settings import PlanSettings, Task
@@ -34,7 +36,8 @@ def mixed_layout(nodes: int, tensor: int, *, depth: int = 2, chunks: int = 1, ba
                  model: str = "gpt_3_6b") -> tuple[Task, Layout]:
     """Return a layout over InfiniBand and RoCE nodes of 8 GPUs, whole nodes to every stage, the fabrics halves."""
     config = compose(["+cluster=mixed", f"model={model}", "train.precision=bfloat16",
-                      f"train.global_batch_size={batch}", *(f"cluster.partitions.{name}.{key}" for name in ("ib", "roce")
+                      f"train.global_batch_size={batch}",
+                      *(f"cluster.partitions.{name}.{key}" for name in ("ib", "roce")
                         for key in (f"nodes={nodes // 2}", "gpus_per_node=8"))])
     cluster = ClusterDescription.from_config(config.cluster)
     task = Task(PlanSettings.from_config(config), Architecture.from_config(config.model), cluster,
@@ -69,6 +72,31 @@ def test_folding_changes_no_prediction(name: str) -> None:
     assert predicted.bubble_fraction == pytest.approx(1 - busy / predicted.step_seconds, abs=0.01)
     memory = memory_gib_per_rank(compute_cost(task), task.cluster, layout.pipelines, 1, peak_in_flight(schedule))
     assert predicted.memory_gib_per_rank == pytest.approx(memory)
+
+
+@settings(max_examples=15, deadline=None)
+@given(ib=st.integers(1, 3), roce=st.integers(1, 3), gpus=st.sampled_from([1, 2, 4]), deep=st.integers(1, 2),
+       name=st.sampled_from(["1f1b", "zero_bubble", "gpipe"]), extra=st.integers(0, 1), turns=st.booleans(),
+       overlapped=st.booleans(), batch=st.integers(12, 30))
+def test_folding_unlike_pipelines_changes_little(ib: int, roce: int, gpus: int, deep: int, name: str, extra: int,
+                                                 turns: bool, overlapped: bool, batch: int) -> None:
+    """Fabrics of unequal size: ranks serve several pipelines, and some parts are alike."""
+    config = compose(["+cluster=mixed", "model=gpt_3_6b", f"train.global_batch_size={batch}",
+                      f"cluster.partitions.ib.nodes={ib}", f"cluster.partitions.roce.nodes={roce}",
+                      *(f"cluster.partitions.{each}.gpus_per_node={gpus}" for each in ("ib", "roce"))])
+    cluster = ClusterDescription.from_config(config.cluster)
+    task = Task(PlanSettings.from_config(config), Architecture.from_config(config.model), cluster,
+                Machine.described(cluster))
+    fast = [(rank,) for rank in range(ib * gpus)]
+    slow = [(rank,) for rank in range(ib * gpus, cluster.world_size)]
+    stages = [*(fast[s::deep] for s in range(deep) if fast[s::deep]), slow]
+    assume(len(overlaps([len(parts) for parts in stages])) <= batch)
+    pipelines = build_pipelines(stages, [30 // len(stages)] * len(stages), batch)
+    groups, reductions = find_groups(task.architecture, cluster, pipelines, GroupRules())
+    layout = Layout(pipelines, groups, reductions, 1, Exchange() if overlapped else None)
+    choice = ScheduleChoice(name, extra, turns=turns)
+    whole = simulate(make_schedule(pipelines, groups, reductions, choice), reductions, price(task, layout))
+    assert predict(task, layout, choice).step_seconds == pytest.approx(whole.step_seconds, rel=0.02)
 
 
 def test_what_is_overlapped_is_hidden() -> None:
