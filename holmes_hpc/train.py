@@ -12,9 +12,9 @@ from holmes_hpc import front
 
 def act(config: DictConfig) -> front.Outcome:
     """Train, and return the exit status and the median tokens per second, which a sweeper can optimise."""
-    from holmes_hpc import launch
+    from holmes_hpc.launch.train import train
 
-    return launch.train(config)
+    return train(config)
 
 
 COMMAND = front.Command("train", "Plan one job over all partitions of the cluster, launch it, and train.", act)

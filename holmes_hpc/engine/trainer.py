@@ -23,6 +23,7 @@ from holmes_hpc.engine.gradients import Gradients
 from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.engine.optimizer import build_optimizer, learning_rate, set_learning_rate
 from holmes_hpc.engine.saved_state import ModelState, ParameterPieces, PlainOptimizerState, RandomState
+from holmes_hpc.engine.sharing import share_numbers
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.engine.validation import forward_actions
 from holmes_hpc.errors import RunFailedError
@@ -37,7 +38,7 @@ from holmes_hpc.values import Action, ActionKind, Plan
 class Job:
     """Everything that a rank needs to train; `train` and `optimizer` are groups of the configuration.
 
-    `say` tells the user a line.
+    `say` tells the user a line; `stop_requested` says whether this rank was told to save and stop.
     """
 
     plan: Plan
@@ -51,6 +52,7 @@ class Job:
     train: Any
     optimizer: Any
     say: Callable[[str], None] = logging.getLogger(__name__).info
+    stop_requested: Callable[[], bool] = bool
 
 
 class Trainer:
@@ -70,9 +72,12 @@ class Trainer:
         self._validation = validation_batches(job.plan, job.dataset, job.train.validation_samples)
         self._checkpoints = self._make_checkpoints()
         self._step_began = 0.0
+        self._stopping = False
 
-    def run(self) -> None:
-        """Train up to step `train.steps`, from where a checkpoint left off.
+    def run(self) -> bool:
+        """Train up to step `train.steps`, from where a checkpoint left off; return whether the run came so far.
+
+        When any rank was told to stop, all stop after the same step, and its state is saved.
 
         Raises RunFailedError when the loss or the gradients stop being finite, CheckpointError when a checkpoint
         cannot be written or none can be used.
@@ -82,8 +87,12 @@ class Trainer:
         if first_step > train.steps and self._job.rank == 0:
             self._job.say(f"nothing is left to train: the checkpoint is of step {first_step - 1}, and train.steps="
                           f"{train.steps}")
+        self._stopping = any(share_numbers(float(self._job.stop_requested()), self._job.communicator))
         self._synchronise()
         for step in range(first_step, train.steps + 1):
+            if self._stopping:
+                self._checkpoints.stop(step - 1)
+                return False
             row = self._step(step)
             last = step == train.steps
             if last or (train.validate_every and step % train.validate_every == 0):
@@ -95,6 +104,7 @@ class Trainer:
             if "validation_loss" in row:
                 self._synchronise()
         self._checkpoints.finish()
+        return True
 
     def _step(self, step: int) -> dict[str, Any]:
         job = self._job
@@ -111,8 +121,9 @@ class Trainer:
             set_learning_rate(self._optimizer, rate)
             self._optimizer.step()
         report = RankReport(loss, self._timeline.receive_wait_seconds(), exposed_seconds, memory_gib(),
-                            *job.usage.sent_since_last())
+                            *job.usage.sent_since_last(), stop=float(job.stop_requested()))
         reports = self._gather(report)
+        self._stopping = any(report.stop for report in reports)
         now = time.perf_counter()
         step_seconds, self._step_began = now - self._step_began, now
         row = job.metrics.row(step, reports, step_seconds=step_seconds, grad_norm=norm, learning_rate=rate)

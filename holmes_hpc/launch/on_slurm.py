@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from holmes_hpc.cluster.slurm.step import StepLayout, read_step
 from holmes_hpc.errors import RunFailedError
 from holmes_hpc.launch.progress import make_reporter
-from holmes_hpc.launch.step import be_rank, start_name
+from holmes_hpc.launch.slurm_rank import be_rank
 from holmes_hpc.runs import RunFolder, read_result
 from holmes_hpc.submit.components import job_components
 from holmes_hpc.submit.follow import follow
@@ -79,7 +79,7 @@ def _shared_folder(config: Any, layout: StepLayout) -> RunFolder:
     from holmes_hpc.planner import plan
 
     base, name = Path(config.run.folder).expanduser().absolute(), str(config.run.name or config.cluster.name)
-    announcement = base / name / f".start-{start_name(layout)}.json"
+    announcement = base / name / f".start-{layout.name}.json"
     if layout.rank == 0:
         chosen = plan(config, mode="slurm")
         folder = RunFolder.create(base, name)

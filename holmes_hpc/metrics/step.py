@@ -16,7 +16,10 @@ NOT_MEASURED = -1.0
 
 @dataclass(frozen=True)
 class RankReport:
-    """What one rank reports of a step; seconds, GiB, and bytes that its node sent (first rank of a node only)."""
+    """What one rank reports of a step; seconds, GiB, and bytes that its node sent (first rank of a node only).
+
+    `stop` is 1 where the rank was told to save and stop.
+    """
 
     loss: float
     receive_wait_seconds: float
@@ -24,6 +27,7 @@ class RankReport:
     memory_gib: float
     bytes_ethernet: float = NOT_MEASURED
     bytes_fabric: float = NOT_MEASURED
+    stop: float = 0.0
 
     @classmethod
     def length(cls) -> int:
