@@ -51,6 +51,8 @@ LOOKS = {
     "SG": Look("send gradients", "#B8860B", thin=True),
     "RA": Look("wait for activations", "#BBD7EA", thin=True),
     "RG": Look("wait for gradients", "#F2DCA8", thin=True),
+    "TT": Look("wait for the turn", "#9DB0B8", thin=True),
+    "PT": Look("pass the turn", "#5E7A84", thin=True),
     "R": Look("reduce gradients", PURPLE, thin=True),
     "G": Look("gather parameters", GREEN, thin=True),
 }

@@ -15,7 +15,7 @@ COMPUTE = frozenset({
     ActionKind.FORWARD, ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT,
     ActionKind.OPTIMIZER,
 })
-RECEIVES = frozenset({ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT})
+RECEIVES = frozenset({ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT, ActionKind.TAKE_TURN})
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Timeline:
         return self.seconds(COMPUTE)
 
     def receive_wait_seconds(self) -> float:
-        """Return the seconds spent waiting for messages of neighbouring stages: the pipeline's bubble."""
+        """Return the seconds spent waiting for neighbouring stages, or for a turn: the pipeline's bubble."""
         return self.seconds(RECEIVES)
 
     def reduce_seconds(self) -> float:
