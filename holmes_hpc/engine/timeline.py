@@ -78,8 +78,8 @@ class Timeline:
         """
         seen: Counter[str] = Counter()
         rows: list[dict[str, Any]] = [
-            {"action": _once(str(action), seen), "kind": action.kind.value, "pipeline": action.pipeline, "stage": action.stage,
-             "microbatch": action.microbatch, "start": round(start, 6), "end": round(end, 6)}
+            {"action": _once(str(action), seen), "kind": action.kind.value, "pipeline": action.pipeline,
+             "stage": action.stage, "microbatch": action.microbatch, "start": round(start, 6), "end": round(end, 6)}
             for action, start, end in self.records
         ]
         return rows + [
