@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from holmes_hpc.comm.activity import Activity
 from holmes_hpc.values import Action, ActionKind
 
 COMPUTE = frozenset({
@@ -16,9 +17,10 @@ RECEIVES = frozenset({ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT
 
 
 class Timeline:
-    """The records of one step; times are seconds since `start()`."""
+    """The records of one step; times are seconds since `start()`. `activity` is told of every action."""
 
-    def __init__(self) -> None:
+    def __init__(self, activity: Activity | None = None) -> None:
+        self._activity = activity or Activity()
         self.records: list[tuple[Action, float, float]] = []
         self._zero = 0.0
 
@@ -30,6 +32,7 @@ class Timeline:
     @contextmanager
     def record(self, action: Action) -> Iterator[None]:
         """Record the time that the body takes as `action`'s."""
+        self._activity.begin(str(action))
         begin = time.perf_counter()
         yield
         self.records.append((action, begin - self._zero, time.perf_counter() - self._zero))

@@ -63,7 +63,8 @@ class Trainer:
         self._optimizer = build_optimizer(self._model.parameters, job.optimizer)
         self._executor = Executor(job.plan, job.rank, self._model, self._gradients, job.communicator,
                                   job.architecture)
-        self._timeline = Timeline()
+        self._activity = job.communicator.activity
+        self._timeline = Timeline(self._activity)
         self._actions = self._scheduled_actions()
         self._batches = TrainingBatches(job.plan, job.dataset, job.train.seed)
         self._pipelines = {pipeline for pipeline, _ in job.plan.stages_of(job.rank)}
@@ -91,6 +92,7 @@ class Trainer:
             self._write(row)
             if last or (train.timeline_every and step % train.timeline_every == 0):
                 self._write_timeline(step)
+            self._activity.begin("checkpoint")
             self._checkpoints.after_step(step)
             if "validation_loss" in row:
                 self._synchronise()
@@ -99,6 +101,7 @@ class Trainer:
     def _step(self, step: int) -> dict[str, Any]:
         job = self._job
         self._timeline.start()
+        self._activity.begin("loading data", step)
         batches = self._batches.load(step, self._pipelines)
         self._gradients.zero()
         loss = self._executor.run(self._actions, batches, self._timeline)
@@ -157,6 +160,7 @@ class Trainer:
         return [RankReport(*row) for row in rows.tolist()]
 
     def _validate(self) -> float:
+        self._activity.begin("validation")
         actions = forward_actions(self._job.plan, self._job.rank, self._validation)
         share = self._executor.run(actions, self._validation, Timeline(), training=False)
         loss = torch.tensor([share], dtype=torch.float64)

@@ -20,6 +20,7 @@ from holmes_hpc.data import Dataset, open_dataset
 from holmes_hpc.engine import Job, Trainer
 from holmes_hpc.errors import DataError, HolmesError, RunFailedError
 from holmes_hpc.launch.settings import RankSettings
+from holmes_hpc.launch.watching import report_error, watched
 from holmes_hpc.metrics import StepMetrics, Usage
 
 Progress = Callable[[int, int, str], None]
@@ -34,13 +35,7 @@ def run_rank(settings: RankSettings, progress: Progress, say: Say) -> int:
     try:
         _train(settings, progress, say)
     except Exception as error:
-        report = {
-            "type": type(error).__name__,
-            "message": str(error),
-            "ours": isinstance(error, HolmesError),
-            "traceback": traceback.format_exc(),
-        }
-        settings.folder.rank_error_path(settings.rank).write_text(json.dumps(report, indent=2))
+        report_error(settings, error)
         traceback.print_exc()
         return error.exit_status if isinstance(error, HolmesError) else 1
     return 0
@@ -66,7 +61,8 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> None:
     metrics = StepMetrics(plan, architecture, settings.peak_tflops, settings.emulated)
     job = Job(plan, settings.rank, architecture, dataset, communicator, settings.folder, metrics, usage,
               config.train, config.optimizer, say)
-    Trainer(job).run()
+    with watched(communicator, settings):
+        Trainer(job).run()
     communicator.close()
 
 
