@@ -107,6 +107,29 @@ def test_killed_command_leaves_nothing_and_the_next_start_says_so(running: Runni
     assert result["status"] == "failed"
 
 
+SMALL = [*LONG, "train.global_batch_size=4", "cluster.partitions.ib.gpus_per_node=1",
+         "cluster.partitions.roce.gpus_per_node=1", "train.timeout_seconds=4"]
+
+
+@pytest.mark.parametrize("stopped", [(3,), (0, 1, 2)], ids=["one", "all-but-one"])
+def test_stopped_ranks_end_the_run_and_are_named(tmp_path: Path, stopped: tuple[int, ...]) -> None:
+    run = Running(tmp_path, SMALL)
+    try:
+        for entry in run.ranks:
+            if entry["rank"] in stopped:
+                os.kill(entry["pid"], signal.SIGSTOP)  # from now on only SIGKILL reaches them
+        status, stderr = run.finish()
+    finally:
+        run.process.kill()
+    assert status == 1 and "Traceback" not in stderr
+    error = json.loads((run.folder / "result.json").read_text())["error"]
+    named = error.split("; rank ")[0]
+    for entry in run.ranks:
+        assert (f"{entry['rank']} on node {entry['node']} (" in named) == (entry["rank"] in stopped), error
+    assert "no sign of life" in named and "over " in error and "not arrived there" in error
+    wait_for(lambda: nothing_left(run), 5, "all ranks gone")
+
+
 def test_interrupt_ends_the_run_with_130(running: Running) -> None:
     os.killpg(running.process.pid, signal.SIGINT)
     status, stderr = running.finish()

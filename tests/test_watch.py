@@ -42,7 +42,7 @@ def test_a_silent_rank_is_named_with_its_node_and_what_it_did_last() -> None:
     beats = {rank: beat("R0", 0) for rank in range(4)} | {3: beat("F0.1.2")}
     hang = explained(beats, {3: 1.7})
     assert hang.culprits == (3,)
-    for words in ("rank 3 on node roce/1 (slot roce/1) hangs", "no sign of life for 1.7 s", "step 3, F0.1.2",
+    for words in ("rank 3 on node roce/1 (slot roce/1) hangs", "no sign of life for at least 1.7 s", "step 3, F0.1.2",
                   "rank 0 on node ib/0 waited 2.5 s", "not arrived there: rank 3 on node roce/1", "logs/rank-3.log",
                   "train.timeout_seconds"):
         assert words in hang.message, words

@@ -78,7 +78,7 @@ def _state(evidence: Evidence, rank: int) -> str:
     beat = evidence.beats.get(rank)
     last = "" if beat is None else f", last seen in step {beat.step}, {beat.action}"
     if rank in evidence.silent:
-        return (f"no sign of life for {evidence.silent[rank]:.1f} s (stopped, or its node is gone){last}")
+        return (f"no sign of life for at least {evidence.silent[rank]:.1f} s (stopped, or its node is gone){last}")
     if beat is None:
         return "no sign of life"
     return f"busy outside any process group for {beat.seconds:.1f} s in step {beat.step}, {beat.action}"

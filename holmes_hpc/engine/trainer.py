@@ -26,7 +26,8 @@ from holmes_hpc.engine.saved_state import ModelState, ParameterPieces, PlainOpti
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.engine.validation import forward_actions
 from holmes_hpc.errors import RunFailedError
-from holmes_hpc.metrics import RankReport, StepMetrics, Usage
+from holmes_hpc.metrics import RankReport, StepMetrics, Stragglers, Usage
+from holmes_hpc.metrics.step import BY_RANK_EVERY, memory_by_rank
 from holmes_hpc.metrics.usage import memory_gib
 from holmes_hpc.planner import build_schedule
 from holmes_hpc.runs import RunFolder
@@ -70,6 +71,7 @@ class Trainer:
         self._pipelines = {pipeline for pipeline, _ in job.plan.stages_of(job.rank)}
         self._validation = validation_batches(job.plan, job.dataset, job.train.validation_samples)
         self._checkpoints = self._make_checkpoints()
+        self._stragglers = Stragglers(job.plan, job.say if job.rank == 0 else lambda text: None)
         self._step_began = 0.0
 
     def run(self) -> None:
@@ -114,11 +116,14 @@ class Trainer:
             set_learning_rate(self._optimizer, rate)
             self._optimizer.step()
         report = RankReport(loss, self._timeline.receive_wait_seconds(), exposed_seconds, memory_gib(),
-                            *job.usage.sent_since_last())
+                            *job.usage.sent_since_last(), own_seconds=self._activity.own_seconds())
         reports = self._gather(report)
         now = time.perf_counter()
         step_seconds, self._step_began = now - self._step_began, now
         row = job.metrics.row(step, reports, step_seconds=step_seconds, grad_norm=norm, learning_rate=rate)
+        row["stragglers"] = self._stragglers.add(step, [each.own_seconds for each in reports], step_seconds)
+        if step == job.train.steps or step % BY_RANK_EVERY == 0:
+            row |= memory_by_rank(reports)
         if not math.isfinite(row["loss"]):
             raise RunFailedError(f"step {step}: the loss is {row['loss']}; lower optimizer.lr "
                                  f"(now {job.optimizer.lr}) or lengthen optimizer.warmup_steps")
@@ -174,6 +179,7 @@ class Trainer:
         """Wait for all ranks, so that the next step is timed from a common start."""
         self._job.communicator.barrier()
         self._job.usage.sent_since_last()
+        self._activity.own_seconds()
         self._step_began = time.perf_counter()
 
     def _write(self, row: dict[str, Any]) -> None:
