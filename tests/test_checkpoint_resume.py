@@ -38,6 +38,7 @@ PP2_DP2 = [*mixed((1, 2), (1, 2)), "parallel=holmes", "parallel.pipeline=2", *CO
 PP4 = [*mixed((2, 1), (2, 1)), "parallel=holmes", "parallel.pipeline=4", *COMMON]
 OTHERS = {
     "pp4": PP4,
+    "tp2-pp2": [*mixed((1, 2), (1, 2)), "parallel=holmes", "parallel.tensor=2", "parallel.pipeline=2", *COMMON],
     "dp3-unequal-nodes": [
         *mixed((1, 2), (1, 1)), "parallel=manual", *COMMON,
         "parallel.pipelines=[{microbatches: 5, stages: [{ranks: [0], layers: 4}]},"

@@ -128,6 +128,13 @@ CASES = {
     "one-node": ["+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=4"],
     "three-fabrics": [MIXED, "+cluster.partitions={ib2: {nodes: 1, gpus_per_node: 2, gpu: a100-80g, nic: hdr200}}",
                       "parallel=holmes"],
+    "interleaved": [MIXED, "parallel=holmes", "parallel.chunks=2", "model.num_layers=6"],
+    "interleaved-3-beside-1": [*nodes(3, 1, 1), "parallel=holmes", "parallel.chunks=2"],
+    "interleaved-megatron": [MIXED, "parallel=megatron", "parallel.chunks=2", "parallel.pipeline=2",
+                             "parallel.schedule=interleaved"],
+    "zero-bubble": [MIXED, "parallel=holmes", "parallel.schedule=zero_bubble"],
+    "zero-bubble-3-beside-1": [*nodes(3, 1, 1), "parallel=holmes", "parallel.schedule=zero_bubble"],
+    "turns": [MIXED, "parallel=holmes", "parallel.turns=true"],
     "manual": [*nodes(1, 1, 1), "parallel=manual", "train.global_batch_size=16", "parallel.micro_batch_size=2",
                "parallel.pipelines=[{microbatches: 5, stages: [{ranks: [0], layers: 3}, {ranks: [1], layers: 1}]},"
                "{microbatches: 3, stages: [{ranks: [1], layers: 2}, {ranks: [0], layers: 2}]}]"],
@@ -267,7 +274,7 @@ def test_auto_takes_the_best_and_keeps_the_others() -> None:
 
 def test_extra_warmup_is_chosen_where_a_hop_is_slow_and_can_be_fixed() -> None:
     slow = [MIXED, "model=gpt_3_6b", "train.precision=float16", "parallel.pipeline=2", "train.global_batch_size=256",
-            "parallel=holmes", "parallel.micro_batch_size=1"]
+            "parallel=holmes", "parallel.micro_batch_size=1", "parallel.schedule=1f1b"]
     chosen, strict = make(*slow), make(*slow, "parallel.warmup_extra=0")
     assert chosen.schedule.warmup_extra >= 1
     assert strict.schedule.warmup_extra == 0
@@ -300,7 +307,7 @@ REFUSED = {
     "memory": (["model=gpt_145_6b", "parallel=holmes"], "memory"),
     "memory of megatron": (["model=gpt_145_6b", "parallel=megatron"], r"rank \d+ \(\w+/\d, a100-80g\) needs .* GiB"),
     "flashflex": (["parallel=flashflex"], "auto, holmes, megatron, manual"),
-    "interleaved": (["parallel.schedule=interleaved", "parallel.chunks=2"], "gpipe or 1f1b"),
+    "more chunks than layers": (["parallel=holmes", "parallel.chunks=8"], "stages need at least as many layers"),
     "manual without pipelines": (["parallel=manual"], "parallel.pipelines"),
     "manual leaves ranks out": (["parallel=manual", "parallel.pipelines=[{stages: [{ranks: [0], layers: 4}]}]"],
                                 "ranks 1, 2, 3, 4, 5, 6, 7 are in no stage"),

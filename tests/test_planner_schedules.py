@@ -172,8 +172,8 @@ def test_a_rank_that_serves_three_pipelines_takes_turns() -> None:
 
 
 def test_unknown_schedules_are_refused() -> None:
-    with pytest.raises(PlanRefusedError, match="auto, gpipe or 1f1b"):
-        make_schedule(alike(2, 2), (), (), ScheduleChoice("zero_bubble"))
+    with pytest.raises(PlanRefusedError, match="auto, gpipe, 1f1b, interleaved or zero_bubble"):
+        make_schedule(alike(2, 2), (), (), ScheduleChoice("dualpipe"))
     with pytest.raises(PlanRefusedError, match="parallel.chunks=1"):
         make_schedule(alike(2, 2), (), (), ScheduleChoice("1f1b", chunks=2))
 

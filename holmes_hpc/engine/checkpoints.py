@@ -12,7 +12,7 @@ from typing import Any
 from holmes_hpc import __version__
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.checkpoint.entries import Entry
-from holmes_hpc.checkpoint.index import Index, read_index
+from holmes_hpc.checkpoint.index import read_index
 from holmes_hpc.checkpoint.model import check_model, model_description
 from holmes_hpc.checkpoint.naming import candidates, newest_first, tidy
 from holmes_hpc.checkpoint.reading import fill
@@ -53,6 +53,8 @@ class Checkpoints:
     def __init__(self, saved: Saved, communicator: Communicator, folder: RunFolder, say: Say) -> None:
         self._saved, self._communicator, self._folder, self._say = saved, communicator, folder, say
         self._every = saved.train.checkpoint_every
+        self._loading: Mapping[str, SavedState] = {}
+        self._settings_before: Mapping[str, Any] = {}
         token = share_texts(secrets.token_hex(4), communicator)[0]
         self._saver = Saver(folder.checkpoints, communicator, token=token, keep=saved.train.keep_checkpoints,
                             goes_on=saved.train.on_save_error == "continue", say=say,
@@ -66,7 +68,12 @@ class Checkpoints:
         if self._every:
             self._saver.probe()
         found = self._candidates() if self._communicator.rank == 0 else []
-        return load_newest(found, self._load, self._communicator, self._say)
+        step = load_newest(found, self._load, self._communicator, self._say)
+        if step:
+            for part in self._loading.values():
+                part.loaded()
+            self._say_differences()
+        return step
 
     def after_step(self, step: int) -> None:
         """Bring a save on, or begin one where one is due. Raises CheckpointError (see `train.on_save_error`)."""
@@ -109,13 +116,11 @@ class Checkpoints:
             part.load_state(states[name])
         entries: list[Entry] = [entry for part in present.values() for entry in part.state_entries()]
         fill(path, index, entries)
-        for part in present.values():
-            part.loaded()
-        self._say_differences(index)
+        self._loading, self._settings_before = present, index.extra.get("settings", {})
         return index.step
 
-    def _say_differences(self, index: Index) -> None:
-        differences = list(_differences(index.extra.get("settings", {}), self._settings()))
+    def _say_differences(self) -> None:
+        differences = list(_differences(self._settings_before, self._settings()))
         if differences and self._communicator.rank == 0:
             self._say("since this checkpoint was made, settings have changed, so the run goes on otherwise than it "
                       f"would have: {', '.join(differences)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -16,6 +17,7 @@ from holmes_hpc.engine.gradients import Gradients
 from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.model import token_loss
+from holmes_hpc.model.weight_gradients import WeightWork, putting_off
 from holmes_hpc.values import Action, ActionKind, Plan
 
 RECEIVES_AHEAD = 2
@@ -44,11 +46,16 @@ class Executor:
         self._outgoing: dict[tuple[ActionKind, Place], torch.Tensor] = {}
         self._sends: Counter[tuple[ActionKind, Place]] = Counter()
         self._received: set[tuple[ActionKind, Place]] = set()
+        self._weight_work: dict[Place, WeightWork] = {}
         self._batches: Mapping[tuple[int, int], MicroBatch] = {}
         self._loss = torch.zeros(())
         self._handlers: dict[ActionKind, Callable[[Action], None]] = {
             ActionKind.FORWARD: self._forward,
             ActionKind.BACKWARD: self._backward,
+            ActionKind.BACKWARD_INPUT: self._backward,
+            ActionKind.BACKWARD_WEIGHT: self._backward_weight,
+            ActionKind.TAKE_TURN: self._take_turn,
+            ActionKind.PASS_TURN: self._pass_turn,
             ActionKind.SEND_ACTIVATION: self._send,
             ActionKind.SEND_GRADIENT: self._send,
             ActionKind.RECEIVE_ACTIVATION: self._receive_activation,
@@ -65,7 +72,10 @@ class Executor:
         self._received = {(a.kind, _place(a)) for a in receives}
         self._sends = Counter((a.kind, _place(a)) for a in actions
                               if a.kind in (ActionKind.SEND_ACTIVATION, ActionKind.SEND_GRADIENT))
-        queue = _ReceiveQueue(receives, self._post)
+        turns = [a for a in actions if a.kind is ActionKind.TAKE_TURN]
+        split = any(a.kind is ActionKind.BACKWARD_INPUT for a in actions)
+        self._weight_work = {_place(a): WeightWork() for a in actions if split and a.kind is ActionKind.FORWARD}
+        queue = _ReceiveQueue(receives, turns, self._post)
         with torch.set_grad_enabled(training):
             for action in actions:
                 with timeline.record(action):
@@ -82,7 +92,8 @@ class Executor:
             source = self._batches[pipeline, microbatch].tokens
         else:
             source = self._inputs.pop(place).requires_grad_(self._training)
-        output = module(source)
+        with self._putting_off(place):
+            output = module(source)
         if stage == len(stages) - 1:
             batch = self._batches[pipeline, microbatch]
             output = token_loss(output, batch.targets, module.options.share) * batch.weight
@@ -110,6 +121,31 @@ class Executor:
         preceding = (pipeline, stage - 1, microbatch)
         if self._is_here(ActionKind.RECEIVE_GRADIENT, preceding):
             self._incoming_gradients[preceding] = gradient
+
+    def _backward_weight(self, action: Action) -> None:
+        self._weight_work.pop(_place(action)).accumulate()
+
+    def _putting_off(self, place: Place) -> AbstractContextManager[object]:
+        """Return the context in which matrix products leave their weight gradients to BACKWARD_WEIGHT."""
+        work = self._weight_work.get(place)
+        if work is None:
+            return nullcontext()
+        module = self._model.stage(place[0], place[1])
+        looked_up = module.embedding.token.weight if module.first and module.embedding is not None else None
+        return putting_off(work, looked_up)
+
+    def _take_turn(self, action: Action) -> None:
+        group = self._turn_group(action.peer)
+        self._transfers.post_receive(group, action.peer, 0, (1,), torch.float32)
+        self._transfers.receive(group, action.peer, 0)
+
+    def _pass_turn(self, action: Action) -> None:
+        self._transfers.send(torch.zeros(1), self._turn_group(action.peer), action.peer, 0)
+
+    def _turn_group(self, peer: int) -> torch.distributed.ProcessGroup:
+        index = next(index for index, group in enumerate(self._plan.groups)
+                     if group.kind == "turn" and {self._rank, peer} <= set(group.ranks))
+        return self._communicator.group(index)
 
     def _pass_on(self, kind: ActionKind, place: Place, tensor: torch.Tensor) -> None:
         """Keep a result until it is sent, as often as the schedule sends it: stages of unlike degrees send unevenly."""
@@ -165,25 +201,37 @@ class Executor:
 
 
 class _ReceiveQueue:
-    """Posts receives ahead of their turn, a few for each peer and direction, in the order of the action list."""
+    """Posts receives ahead of their turn, a few for each peer and direction, in the order of the action list.
 
-    def __init__(self, receives: list[Action], post: Callable[[Action], None]) -> None:
+    Where a rank takes its turn before it receives, nothing of that kind is posted earlier: the message would travel.
+    """
+
+    def __init__(self, receives: list[Action], turns: list[Action], post: Callable[[Action], None]) -> None:
         self._waiting: dict[tuple[int, ActionKind], list[Action]] = {}
         self._post = post
         for action in reversed(receives):
             self._waiting.setdefault((action.peer, action.kind), []).append(action)
+        places = {_place(turn) for turn in turns}
+        self._closed = {key: RECEIVES_AHEAD for key, waiting in self._waiting.items()
+                        if key[1] is ActionKind.RECEIVE_ACTIVATION and _place(waiting[-1]) in places}
+        self._at_turn = {_place(self._waiting[key][-1]): key for key in self._closed}
         for key in self._waiting:
-            for _ in range(RECEIVES_AHEAD):
-                self._next(key)
+            if key not in self._closed:
+                self._next(key, RECEIVES_AHEAD)
 
     def after(self, action: Action) -> None:
-        """Post one more receive when `action` has just used one."""
+        """Post one more receive when `action` has just used one, or given a rank its turn."""
+        if action.kind is ActionKind.TAKE_TURN:
+            key = self._at_turn.get(_place(action))
+            if key is not None:
+                self._next(key, 1)
+            return
         key = (action.peer, action.kind)
         if key in self._waiting:
-            self._next(key)
+            self._next(key, self._closed.pop(key, 1))
 
-    def _next(self, key: tuple[int, ActionKind]) -> None:
-        if self._waiting[key]:
+    def _next(self, key: tuple[int, ActionKind], count: int) -> None:
+        for _ in range(min(count, len(self._waiting[key]))):
             self._post(self._waiting[key].pop())
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -23,7 +23,8 @@ RANDOM = "random/"
 class SavedState(Protocol):
     """A part of the training that a checkpoint holds: tensors as entries, the rest as JSON.
 
-    A save asks for `state` and `state_entries`; a resume calls `load_state`, fills `state_entries`, calls `loaded`.
+    A save asks for `state` and `state_entries`; a resume calls `load_state`, fills `state_entries`, and, when every
+    rank has come so far, calls `loaded`. The first two of them run on another thread and use no process group.
     """
 
     def state(self) -> dict[str, Any]:
@@ -39,7 +40,7 @@ class SavedState(Protocol):
         """
 
     def loaded(self) -> None:
-        """Learn that the tensors, the parameters too, have been filled."""
+        """Learn that the tensors, the parameters too, have been filled on every rank."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +89,14 @@ def _owned_pieces(plan: Plan, rank: int, model: LocalModel) -> Iterator[_OwnedPi
 
 
 class ModelState:
-    """The parameters of one rank."""
+    """The parameters of one rank.
 
-    def __init__(self, model: LocalModel, pieces: ParameterPieces) -> None:
-        self._model, self._pieces = model, pieces
+    With `written` false a resume fills them, and a save leaves them to another part, which has them more exactly: in
+    lower precision the optimizer's float32 masters are saved under the same keys.
+    """
+
+    def __init__(self, model: LocalModel, pieces: ParameterPieces, *, written: bool = True) -> None:
+        self._model, self._pieces, self._written = model, pieces, written
 
     def state(self) -> dict[str, Any]:
         """Return nothing: parameters are tensors."""
@@ -102,7 +107,8 @@ class ModelState:
 
     def state_entries(self) -> list[Entry]:
         """Return the parameters."""
-        return self._pieces.entries(MODEL_PREFIX, dict(self._model.parameters))
+        entries = self._pieces.entries(MODEL_PREFIX, dict(self._model.parameters))
+        return entries if self._written else [replace(entry, written=False) for entry in entries]
 
     def loaded(self) -> None:
         """Do nothing: the parameters themselves were filled."""
@@ -122,9 +128,7 @@ class PlainOptimizerState:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Make room for the moments. Raises CheckpointError when they are another optimizer's."""
-        if state.get("name") != self._kind:
-            raise CheckpointError(f"it holds the state of the optimizer {state.get('name')}, and optimizer.name="
-                                  f"{self._kind}")
+        _check_optimizer(state, self._kind)
         steps = state.get("steps")
         for parameter in self._model.parameters.values():
             own = self._optimizer.state[parameter]
@@ -149,6 +153,64 @@ class PlainOptimizerState:
         if self._kind == "adamw":
             return "exp_avg", "exp_avg_sq"
         return ("momentum_buffer",) if self._optimizer.defaults["momentum"] else ()
+
+
+class Rectangle(Protocol):
+    """A rectangle of the state of a sharded optimizer; `kind` `master` is the parameter itself in float32."""
+
+    @property
+    def parameter(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def offsets(self) -> tuple[int, ...]: ...
+    @property
+    def sizes(self) -> tuple[int, ...]: ...
+    @property
+    def tensor(self) -> Tensor: ...
+    @property
+    def first(self) -> bool: ...
+
+
+class ShardedState:
+    """The state of an optimizer whose owners each keep a shard of it, and its numbers.
+
+    `rectangles` gives what this rank keeps; `numbers` and `load_numbers` are JSON, the latter is called when everything
+    is filled; `settle` waits for parameters that are still being gathered.
+    """
+
+    def __init__(self, name: str, architecture: Architecture, rectangles: Callable[[], Iterable[Rectangle]],
+                 numbers: Callable[[], dict[str, float]], load_numbers: Callable[[dict[str, float]], None],
+                 settle: Callable[[], None]) -> None:
+        self._name, self._rectangles, self._settle = name, rectangles, settle
+        self._numbers, self._load_numbers = numbers, load_numbers
+        self._shapes = {info.name: info.shape for info in architecture.parameters()}
+        self._loading: dict[str, float] = {}
+
+    def state(self) -> dict[str, Any]:
+        """Return the optimizer's name and numbers."""
+        return {"name": self._name, "numbers": self._numbers()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Keep the numbers until the tensors are filled. Raises CheckpointError when they are another optimizer's."""
+        _check_optimizer(state, self._name)
+        self._loading = self._numbers() | dict(state.get("numbers", {}))
+
+    def state_entries(self) -> list[Entry]:
+        """Return the moments, and in lower precision the masters under the parameters' keys."""
+        self._settle()
+        return [Entry(f"{MODEL_PREFIX if each.kind == 'master' else f'{OPTIMIZER}{each.kind}/'}{each.parameter}",
+                      self._shapes[each.parameter], each.offsets, each.sizes, each.tensor, each.first)
+                for each in self._rectangles()]
+
+    def loaded(self) -> None:
+        """Take up the numbers, now that the tensors are there."""
+        self._load_numbers(self._loading)
+
+
+def _check_optimizer(state: Mapping[str, Any], name: str) -> None:
+    if state.get("name") != name:
+        raise CheckpointError(f"it holds the state of the optimizer {state.get('name')}, and optimizer.name={name}")
 
 
 class RandomState:

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.model.share import TensorShare
+from holmes_hpc.model.weight_gradients import as_now
 
 
 def build_norm(architecture: Architecture) -> nn.Module:
@@ -86,7 +87,7 @@ def recomputed(function: Callable[..., Tensor], *inputs: Tensor | None) -> Tenso
     """
     if not torch.is_grad_enabled():
         return function(*inputs)
-    return cast(Tensor, checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False))
+    return cast(Tensor, checkpoint(as_now(function), *inputs, use_reentrant=False, preserve_rng_state=False))
 
 
 class FeedForward(nn.Module):

@@ -9,6 +9,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.planner.ownership import TOKEN_TABLE, holders, owned_parts
 from holmes_hpc.planner.schedules import edge_ranks
+from holmes_hpc.planner.turns import turn_ranks
 from holmes_hpc.values import Group, Pipeline, Reduction
 from holmes_hpc.values.owned import Owned
 
@@ -39,7 +40,8 @@ class _Groups:
         self.add("world", everyone)
 
     def add(self, kind: str, ranks: Sequence[int]) -> int:
-        network = self.network or self.cluster.shared_network(ranks)
+        network = None if kind == "turn" else self.network
+        network = network or self.cluster.shared_network(ranks)
         group = Group(kind, tuple(ranks), network)
         if group not in self.index:
             self.index[group] = len(self.groups)
@@ -53,7 +55,8 @@ def find_groups(architecture: Architecture, cluster: ClusterDescription, pipelin
 
     A reduction stands for all units, or slices of them, with the same owners, and every slice is in exactly one;
     where a single rank owns them there is nothing to sum, and the reduction names its owner and no group. Reductions
-    stand in the order in which a backward finishes their gradients: head first, token table last.
+    stand in the order in which a backward finishes their gradients: head first, token table last. Groups for turns
+    on slow NICs come last; only a schedule with turns needs them.
     """
     found = _Groups(cluster, rules)
     for pipeline in pipelines:
@@ -68,6 +71,8 @@ def find_groups(architecture: Architecture, cluster: ClusterDescription, pipelin
     for owners, parts in owned_parts(architecture, pipelines).items():
         tied_copies = _tied_copies(architecture, pipelines, parts)
         reductions.append(_reduction(found, owners, tuple(map(str, parts)), tied_copies, rules))
+    for ranks in turn_ranks(cluster, pipelines, found.groups):
+        found.add("turn", ranks)
     return tuple(found.groups), tuple(reductions)
 
 

@@ -48,7 +48,7 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
         global_batch_size=task.settings.global_batch_size,
         ranks=_places(task),
         pipelines=layout.pipelines,
-        groups=layout.groups,
+        groups=layout.groups if best.schedule.turns else tuple(g for g in layout.groups if g.kind != "turn"),
         reductions=layout.reductions,
         schedule=dataclasses.replace(best.schedule, digest=schedule.digest()),
         predicted=best.predicted,
@@ -84,6 +84,8 @@ def _notes(task: Task, best: Priced) -> tuple[str, ...]:
     if across and task.architecture.tied_embeddings:
         notes.append("the tied embedding's gradient crosses Ethernet in every step; model.tied_embeddings=false "
                      "avoids it")
+    if best.schedule.turns:
+        notes.append("turns: the pipelines of a node cross Ethernet for the first time one after another")
     if best.schedule.warmup_extra:
         hops = len({s for _, s in slow_hops(layout.pipelines, layout.groups)})
         notes.append(f"warm-up +{best.schedule.warmup_extra}: so many more forwards start upstream of each of the "

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holmes_hpc.cluster import Machine, Node
+from holmes_hpc.planner.cost.collectives import Ring
+from holmes_hpc.planner.cost.gpu_constants import COLLECTIVE_LAUNCH_SECONDS, local_share, network_share
 from holmes_hpc.values import Group, Reduction
-
-_ACHIEVED = {"ethernet": 0.94, "local": 0.75}
-_ACHIEVED_ELSE = 0.85
-"""Fraction of a link's rate that a large message reaches: TCP's headers, NVLink rings, RDMA collectives."""
 
 Resource = tuple[str, str]
 """What transfers share, one direction of it: (node's slot, `out ib`), or (`trunk`, `fabric>fabric`)."""
@@ -45,6 +43,15 @@ class NetworkCost:
             return Traffic(0.0)
         factor = 2 * (count - 1) / count * size_bytes
         return self._ring(group, factor, 2 * (count - 1))
+
+    def tensor_ring(self, ranks: Sequence[int]) -> Ring:
+        """Return the ring over which a stage's tensor ranks sum, with nothing else under way."""
+        cluster = self.machine.cluster
+        nodes = [cluster.node_of(rank) for rank in ranks]
+        hops = [_hop(self.machine, cluster.shared_network((ranks[i], ranks[i - 1])), nodes[i], nodes[i - 1])
+                for i in range(len(ranks))]
+        seconds_a_byte = max(max([seconds, *busy.values()]) for seconds, _, busy in hops)
+        return Ring(1 / seconds_a_byte, max(latency for _, latency, _ in hops), COLLECTIVE_LAUNCH_SECONDS)
 
     def reduction(self, reduction: Reduction, groups: Sequence[Group], size_bytes: float) -> Traffic:
         """Return the price of a reduction: inside, across, and the broadcast inside where the sum was sharded."""
@@ -92,7 +99,7 @@ def _hop(machine: Machine, network: str, a: Node, b: Node) -> tuple[float, float
     """Return seconds a byte of one pair, latency in seconds, and seconds a byte of every shared resource."""
     inside = a.slot == b.slot
     rate = machine.link(network, a, b)
-    achieved = _ACHIEVED.get("local" if inside else network, _ACHIEVED_ELSE)
+    achieved = min(local_share(machine.gpu(node).name) for node in (a, b)) if inside else network_share(network)
     busy: dict[Resource, float] = {}
     if not inside:
         for node, direction in ((a, "out"), (b, "in")):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from holmes_hpc.planner.compute_cost import ComputeCost
 from holmes_hpc.planner.memory import memory_gib_per_rank
 from holmes_hpc.planner.network_cost import NetworkCost, Traffic
 from holmes_hpc.planner.ownership import element_count, stage_units
+from holmes_hpc.planner.replicas import find_replicas
 from holmes_hpc.planner.schedules import edge_ranks, make_schedule, transfers
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.simulation import Prices, Timeline, simulate
@@ -59,6 +61,7 @@ def predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
 
 
 Peaks = Mapping[tuple[int, int, int], int]
+Row = TypeVar("Row")
 
 
 def _run(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timeline, Peaks]:
@@ -68,12 +71,16 @@ def _run(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timeline, 
     """
     counts = {pipeline.microbatches for pipeline in layout.pipelines}
     depth = max(len(pipeline.stages) for pipeline in layout.pipelines)
-    short = 2 * (depth + choice.warmup_extra * depth) + PERIOD
-    if len(counts) > 1 or choice.name == "gpipe" or min(counts) < 2 * (short + PERIOD):
+    # Interleaved pipelines repeat themselves after as many micro-batches as they have ranks.
+    ranks = depth // choice.chunks if choice.chunks > 1 else 1
+    period = PERIOD + -PERIOD % ranks
+    short = 2 * (depth + choice.warmup_extra * depth) + period
+    short += (min(counts) - short) % ranks
+    if len(counts) > 1 or choice.name == "gpipe" or min(counts) < 2 * (short + period):
         return _simulate(task, layout, choice)
     first, _ = _simulate(task, _with_microbatches(layout, short), choice)
-    second, peaks = _simulate(task, _with_microbatches(layout, short + PERIOD), choice)
-    periods = (min(counts) - short - PERIOD) / PERIOD
+    second, peaks = _simulate(task, _with_microbatches(layout, short + period), choice)
+    periods = (min(counts) - short - period) / period
     busy = {rank: seconds + periods * (seconds - first.busy_seconds[rank])
             for rank, seconds in second.busy_seconds.items()}
     return Timeline(second.step_seconds + periods * (second.step_seconds - first.step_seconds), busy), peaks
@@ -85,8 +92,25 @@ def _with_microbatches(layout: Layout, count: int) -> Layout:
 
 
 def _simulate(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timeline, Peaks]:
-    schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, choice)
-    return simulate(schedule, layout.reductions, price(task, layout)), peak_in_flight(schedule)
+    if core_pools(task)[0]:
+        # Ranks that queue for the same cores depend on all the others.
+        schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, choice)
+        return simulate(schedule, layout.reductions, price(task, layout)), peak_in_flight(schedule)
+    replicas = find_replicas(task.cluster, layout.pipelines)
+    few = dataclasses.replace(layout, pipelines=replicas.picked, reductions=replicas.restrict(layout.reductions))
+    schedule = make_schedule(few.pipelines, few.groups, few.reductions, _of_pipelines(choice, replicas.chosen))
+    timeline = simulate(schedule, few.reductions, replicas.fill_trunks(price(task, few)))
+    busy = {rank: timeline.busy_seconds[same] for rank, same in replicas.rank_like().items()}
+    return Timeline(timeline.step_seconds, busy), replicas.spread_peaks(peak_in_flight(schedule))
+
+
+def _of_pipelines(choice: ScheduleChoice, chosen: Sequence[int]) -> ScheduleChoice:
+    """Return a schedule's choice for some of the pipelines: the rows that it has for each."""
+    def pick(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+        return tuple(rows[p] for p in chosen) if len(rows) > 1 else rows
+
+    return dataclasses.replace(choice, hop_warmups=pick(choice.hop_warmups), stage_times=pick(choice.stage_times),
+                               hop_times=pick(choice.hop_times))
 
 
 def price(task: Task, layout: Layout) -> Prices:
@@ -99,6 +123,9 @@ def price(task: Task, layout: Layout) -> Prices:
             units = stage_units(task.architecture, pipeline, s)
             forward, backward = stage_seconds(task, cost, stage.ranks, units, layout.micro_batch_size)
             compute[ActionKind.FORWARD, p, s], compute[ActionKind.BACKWARD, p, s] = forward, backward
+            weight = weight_seconds(task, cost, stage.ranks, units, layout.micro_batch_size)
+            compute[ActionKind.BACKWARD_WEIGHT, p, s] = weight
+            compute[ActionKind.BACKWARD_INPUT, p, s] = backward - weight
     sizes = [_GRADIENT_BYTES * element_count(task.architecture, reduction.owns) for reduction in layout.reductions]
     reductions = [network.reduction(reduction, layout.groups, size)
                   for reduction, size in zip(layout.reductions, sizes, strict=True)]
@@ -109,21 +136,22 @@ def price(task: Task, layout: Layout) -> Prices:
 
 def stage_seconds(task: Task, cost: ComputeCost, ranks: Sequence[int], units: tuple[str, ...],
                   samples: int) -> tuple[float, float]:
-    """Return forward and backward time of a stage: its slowest GPU's, and its tensor-parallel all-reduces."""
-    tensor = len(ranks)
+    """Return forward and backward time of a stage: its slowest GPU's, with its tensor ranks' sums."""
     nodes = list(dict.fromkeys(task.cluster.node_of(rank) for rank in ranks))
-    forward = max(cost.forward_seconds(node, units, samples, tensor) for node in nodes)
-    backward = max(cost.backward_seconds(node, units, samples, tensor) for node in nodes)
-    if tensor == 1:
-        return forward, backward
-    group = Group("tensor", tuple(ranks), task.cluster.shared_network(ranks))
-    size = task.architecture.boundary_bytes(samples, cost.element_bytes)
-    layers = sum(unit.startswith("layers.") for unit in units)
-    # Each layer's forward and backward sum their result over the tensor ranks twice.
-    # With sequence parallelism each sum is a gather and a scatter, which move as much.
-    exchange = 2 * layers * NetworkCost(task.machine).all_reduce(group, size).seconds
-    again = 2.0 if cost.recompute == "full" else 1.0
-    return forward + exchange, backward + again * exchange
+    ring = NetworkCost(task.machine).tensor_ring(ranks) if len(ranks) > 1 else None
+    times = [cost.directions(node, units, samples, len(ranks), ring) for node in nodes]
+    return max(each.forward for each in times), max(each.backward for each in times)
+
+
+def weight_seconds(task: Task, cost: ComputeCost, ranks: Sequence[int], units: tuple[str, ...],
+                   samples: int) -> float:
+    """Return the weight part of a stage's backward: the products that make the parameters' gradients.
+
+    The attention core, norms, tensor-parallel exchanges and what is recomputed belong to the input part.
+    """
+    nodes = list(dict.fromkeys(task.cluster.node_of(rank) for rank in ranks))
+    ring = NetworkCost(task.machine).tensor_ring(ranks) if len(ranks) > 1 else None
+    return max(cost.directions(node, units, samples, len(ranks), ring).backward_weight for node in nodes)
 
 
 def core_pools(task: Task) -> tuple[dict[int, str], dict[str, int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +15,11 @@ from holmes_hpc.planner.manual import manual_pipelines
 from holmes_hpc.planner.megatron import megatron_shapes
 from holmes_hpc.planner.memory import USABLE_FRACTION
 from holmes_hpc.planner.pipelines import build_pipelines, count_microbatches
-from holmes_hpc.planner.predict import PERIOD, Layout, predict, price
-from holmes_hpc.planner.schedules import slow_hops
+from holmes_hpc.planner.predict import PERIOD, Layout, predict
+from holmes_hpc.planner.schedule_choice import candidate_schedules, first_schedule, words_of
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.shapes import Shape, tensor_degrees
-from holmes_hpc.values import ActionKind, Pipeline, Prediction, Rejected, ScheduleChoice
+from holmes_hpc.values import Pipeline, Prediction, Rejected, ScheduleChoice
 
 MOST_REJECTED = 10
 _MOST_SIMULATED = 8
@@ -83,7 +82,9 @@ def _defaults(task: Task, name: str) -> Task:
         return task
     split = "uniform" if settings.layer_split == "adaptive" else settings.layer_split
     warmup = 0 if settings.warmup_extra is None else settings.warmup_extra
-    return dataclasses.replace(task, settings=settings.replace(layer_split=split, warmup_extra=warmup))
+    schedule = "1f1b" if settings.schedule == "auto" else settings.schedule
+    return dataclasses.replace(task, settings=settings.replace(
+        layer_split=split, warmup_extra=warmup, schedule=schedule, turns=bool(settings.turns)))
 
 
 def _price_strategy(task: Task, name: str, refusals: list[str]) -> list[Priced]:
@@ -95,6 +96,7 @@ def _price_strategy(task: Task, name: str, refusals: list[str]) -> list[Priced]:
     for tensor in tensor_degrees(task):
         candidates = []
         for shape in _SHAPES[name](task, tensor):
+            shape = shape.in_chunks(task.settings.chunks)
             for size in micro_batch_sizes(task, shape):
                 try:
                     candidates.append(make_candidate(task, shape, size))
@@ -119,10 +121,10 @@ def _price_best(task: Task, candidates: Sequence[Candidate]) -> list[Priced]:
         budget -= _action_count(task, candidate)
         if not priced or (budget >= 0 and (candidate.fits or not ranked[0].fits)):
             priced.append(_price_candidate(task, candidate))
-    if task.settings.schedule == "1f1b" and task.settings.warmup_extra is None:
+    if task.settings.schedule != "gpipe":
         fitting = sorted((each for each in priced if not each.reason), key=lambda each: each.predicted.step_seconds)
         finalists = fitting[:_WARMUP_FINALISTS if budget >= 0 else 1]
-        priced += [warmer for each in finalists for warmer in _with_warmup(task, each)]
+        priced += [warmer for each in finalists for warmer in _with_schedules(task, each)]
     return priced
 
 
@@ -139,51 +141,39 @@ def _price_candidate(task: Task, candidate: Candidate) -> Priced:
     microbatches = count_microbatches(task.settings.global_batch_size, candidate.micro_batch_size)
     pipelines = build_pipelines(candidate.shape.stages, candidate.layers, microbatches)
     return _price(task, candidate.shape.strategy, candidate.words, pipelines, candidate.micro_batch_size,
-                  candidate.shape.rules)
+                  candidate.shape.rules, candidate.shape.chunks)
 
 
 def _price(task: Task, strategy: str, words: str, pipelines: tuple[Pipeline, ...], size: int,
-           rules: GroupRules) -> Priced:
+           rules: GroupRules, chunks: int = 1) -> Priced:
     groups, reductions = find_groups(task.architecture, task.cluster, pipelines, rules)
     layout = Layout(pipelines, groups, reductions, size)
-    return _price_schedule(task, strategy, words, layout, task.settings.warmup_extra or 0)
+    first = candidate_schedules(task, layout, chunks)[0] if _needs_times(task) else first_schedule(task, chunks)
+    return _price_schedule(task, strategy, words, layout, first)
 
 
-def _price_schedule(task: Task, strategy: str, words: str, layout: Layout, warmup_extra: int) -> Priced:
-    choice = ScheduleChoice(task.settings.schedule, warmup_extra)
+def _needs_times(task: Task) -> bool:
+    return task.settings.schedule == "zero_bubble"
+
+
+def _price_schedule(task: Task, strategy: str, words: str, layout: Layout, choice: ScheduleChoice) -> Priced:
     predicted = predict(task, layout, choice)
     return Priced(strategy, words, layout, choice, predicted, _memory_problem(task, predicted))
 
 
-def _with_warmup(task: Task, priced: Priced) -> list[Priced]:
-    """Return the layout with k = ceil(2 D / (F + B)) extra warm-up forwards, if that pays and fits.
+def _with_schedules(task: Task, priced: Priced) -> list[Priced]:
+    """Return the layout with other schedules, extra warm-up and turns, each if it pays and fits.
 
-    D is the time of one message over the slowest hop, behind the others of its node; F and B are those of the
-    longest stage.
+    Each has to beat the best so far, since all of them cost something: memory, or an order that is harder to follow.
     """
-    layout = priced.layout
-    hops = slow_hops(layout.pipelines, layout.groups)
-    if not hops:
-        return []
-    prices = price(task, layout)
-    delay = 0.0
-    for p, s in hops:
-        pair = layout.pipelines[p].stages[s].ranks[0], layout.pipelines[p].stages[s + 1].ranks[0]
-        traffic = prices.messages[pair]
-        crowd = sum(1 for q, t in hops if t == s and _same_node(task, layout.pipelines[q].stages[t].ranks[0], pair[0]))
-        delay = max(delay, traffic.latency_seconds
-                    + max([traffic.seconds, *(crowd * busy for busy in traffic.busy.values())]))
-    period = max(prices.compute[ActionKind.FORWARD, p, s] + prices.compute[ActionKind.BACKWARD, p, s]
-                 for p, pipeline in enumerate(layout.pipelines) for s in range(len(pipeline.stages)))
-    most = max(pipeline.microbatches for pipeline in layout.pipelines)
-    extra = min(math.ceil(2 * delay / period), most)
-    warmer = _price_schedule(task, priced.strategy, f"{priced.words}, warm-up +{extra}", layout, extra)
-    pays = warmer.predicted.step_seconds < _WORTHWHILE * priced.predicted.step_seconds
-    return [warmer] if pays and not warmer.reason else []
-
-
-def _same_node(task: Task, a: int, b: int) -> bool:
-    return task.cluster.node_of(a).slot == task.cluster.node_of(b).slot
+    best, better = priced, []
+    for choice in candidate_schedules(task, priced.layout, priced.schedule.chunks)[1:]:
+        words = ", ".join(filter(None, (priced.words, words_of(choice))))
+        other = _price_schedule(task, priced.strategy, words, priced.layout, choice)
+        if other.predicted.step_seconds < _WORTHWHILE * best.predicted.step_seconds and not other.reason:
+            best = other
+            better.append(other)
+    return better
 
 
 def _memory_problem(task: Task, predicted: Prediction) -> str:
@@ -206,8 +196,8 @@ def _manual(task: Task) -> Priced:
     priced = _price(task, "manual", words, pipelines, size, GroupRules(two_level=task.settings.two_level))
     if priced.reason:
         raise PlanRefusedError(priced.reason)
-    if task.settings.schedule == "1f1b" and task.settings.warmup_extra is None:
-        return min([priced, *_with_warmup(task, priced)], key=lambda each: each.predicted.step_seconds)
+    if task.settings.schedule != "gpipe":
+        return min([priced, *_with_schedules(task, priced)], key=lambda each: each.predicted.step_seconds)
     return priced
 
 

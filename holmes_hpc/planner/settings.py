@@ -26,6 +26,8 @@ class PlanSettings:
     data: int | None
     micro_batch_size: int | None
     schedule: str
+    chunks: int
+    turns: bool | None
     warmup_extra: int | None
     layer_split: str | tuple[int, ...]
     alpha: float
@@ -44,14 +46,16 @@ class PlanSettings:
         if parallel.strategy not in STRATEGIES:
             raise PlanRefusedError(f"parallel.strategy={parallel.strategy}: this version cannot plan it. "
                                    f"Set it to one of {', '.join(STRATEGIES)}.")
-        schedule = "1f1b" if parallel.schedule == "auto" else str(parallel.schedule)
-        if schedule not in SCHEDULES or parallel.chunks != 1:
-            raise PlanRefusedError(
-                f"parallel.schedule={parallel.schedule} with parallel.chunks={parallel.chunks}: this version cannot "
-                f"build it. Set parallel.schedule to auto, {' or '.join(SCHEDULES)}, and parallel.chunks=1.")
+        schedule = str(parallel.schedule)
+        if schedule == "auto" and parallel.chunks > 1:
+            schedule = "interleaved"
+        if schedule not in ("auto", *SCHEDULES):
+            raise PlanRefusedError(f"parallel.schedule={schedule}: this version cannot build it. "
+                                   f"Set it to one of auto, {', '.join(SCHEDULES)}.")
         return cls(
             strategy=str(parallel.strategy), tensor=parallel.tensor, pipeline=parallel.pipeline, data=parallel.data,
-            micro_batch_size=parallel.micro_batch_size, schedule=schedule,
+            micro_batch_size=parallel.micro_batch_size, schedule=schedule, chunks=int(parallel.chunks),
+            turns=parallel.turns,
             warmup_extra=_warmup_extra(parallel.warmup_extra), layer_split=_layer_split(parallel.layer_split),
             alpha=float(parallel.alpha), two_level=parallel.two_level is not False,
             recompute=str(parallel.recompute), sequence_parallel=bool(parallel.sequence_parallel),

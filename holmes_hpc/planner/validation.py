@@ -10,6 +10,9 @@ from holmes_hpc.values import Action, ActionKind, Pipeline, Reduction, Schedule
 _SENDS = {ActionKind.SEND_ACTIVATION: ActionKind.RECEIVE_ACTIVATION,
           ActionKind.SEND_GRADIENT: ActionKind.RECEIVE_GRADIENT}
 _RECEIVES = set(_SENDS.values())
+_WHOLE = {ActionKind.FORWARD, ActionKind.BACKWARD}
+_PARTS = {ActionKind.FORWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT}
+_INPUT_BACKWARDS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
 Message = tuple[ActionKind, int, int, int, int, int]
 
 
@@ -23,7 +26,7 @@ def schedule_problems(pipelines: Sequence[Pipeline], reductions: Sequence[Reduct
 def peak_in_flight(schedule: Schedule) -> dict[tuple[int, int, int], int]:
     """Return the most micro-batches alive at a time, by (rank, pipeline, stage), when that rank's sum is largest.
 
-    A micro-batch lives from its forward to the end of its backward.
+    A micro-batch lives from its forward to the end of its backward, or of the weight part of its backward.
     """
     peaks: dict[tuple[int, int, int], int] = {}
     for rank, actions in schedule.actions.items():
@@ -36,7 +39,7 @@ def peak_in_flight(schedule: Schedule) -> dict[tuple[int, int, int], int]:
                 total += 1
                 if total > most:
                     most, best = total, alive.copy()
-            elif action.kind is ActionKind.BACKWARD:
+            elif action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT):
                 alive[rank, action.pipeline, action.stage] -= 1
                 total -= 1
         peaks.update(best)
@@ -44,19 +47,23 @@ def peak_in_flight(schedule: Schedule) -> dict[tuple[int, int, int], int]:
 
 
 def _missing_work(pipelines: Sequence[Pipeline], schedule: Schedule) -> list[str]:
-    """Every forward and backward stands exactly once on every rank of its stage, and nowhere else."""
+    """Every forward and backward stands exactly once on every rank of its stage, and nowhere else.
+
+    A schedule with any split backward splits them all.
+    """
+    split = any(action.kind in _PARTS - _WHOLE for actions in schedule.actions.values() for action in actions)
     expected = {
         (rank, kind, p, s, microbatch)
         for p, pipeline in enumerate(pipelines)
         for s, stage in enumerate(pipeline.stages)
         for rank in stage.ranks
         for microbatch in range(pipeline.microbatches)
-        for kind in (ActionKind.FORWARD, ActionKind.BACKWARD)
+        for kind in (_PARTS if split else _WHOLE)
     }
     found = Counter(
         (rank, action.kind, action.pipeline, action.stage, action.microbatch)
         for rank, actions in schedule.actions.items() for action in actions
-        if action.kind in (ActionKind.FORWARD, ActionKind.BACKWARD)
+        if action.kind in _PARTS | _WHOLE
     )
     problems = [f"rank {key[0]} runs {_name(key)} {count} times" for key, count in found.items() if count > 1]
     problems += [f"rank {key[0]} never runs {_name(key)}" for key in sorted(expected - set(found))]
@@ -130,13 +137,17 @@ def _can_start(rank: int, action: Action, pipelines: Sequence[Pipeline], message
         return messages[action.kind, p, s, microbatch, action.peer, rank] > 0
     if action.kind is ActionKind.FORWARD:
         return s == 0 or _has_input(rank, action, pipelines[p].stages[s - 1].ranks, done)
-    if action.kind is ActionKind.BACKWARD:
+    if action.kind is ActionKind.BACKWARD_WEIGHT:
+        return (rank, ActionKind.BACKWARD_INPUT, p, s, microbatch) in done
+    if action.kind is ActionKind.TAKE_TURN:
+        return messages[ActionKind.TAKE_TURN, -1, -1, -1, action.peer, rank] > 0
+    if action.kind in _INPUT_BACKWARDS:
         last = s == len(pipelines[p].stages) - 1
         own = (rank, ActionKind.FORWARD, p, s, microbatch) in done
         return own and (last or _has_input(rank, action, pipelines[p].stages[s + 1].ranks, done))
     if action.kind in _SENDS:
-        made = ActionKind.FORWARD if action.kind is ActionKind.SEND_ACTIVATION else ActionKind.BACKWARD
-        return (rank, made, p, s, microbatch) in done
+        made = (ActionKind.FORWARD,) if action.kind is ActionKind.SEND_ACTIVATION else _INPUT_BACKWARDS
+        return any((rank, kind, p, s, microbatch) in done for kind in made)
     return True
 
 
@@ -159,4 +170,8 @@ def _run(rank: int, action: Action, messages: Counter[Message],
         messages[_SENDS[action.kind], p, to, microbatch, rank, action.peer] += 1
     elif action.kind in _RECEIVES:
         messages[action.kind, p, s, microbatch, action.peer, rank] -= 1
+    elif action.kind is ActionKind.PASS_TURN:
+        messages[ActionKind.TAKE_TURN, -1, -1, -1, rank, action.peer] += 1
+    elif action.kind is ActionKind.TAKE_TURN:
+        messages[ActionKind.TAKE_TURN, -1, -1, -1, action.peer, rank] -= 1
     done.add((rank, action.kind, p, s, microbatch))

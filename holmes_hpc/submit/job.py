@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +53,7 @@ def submit(config: Any, folder: RunFolder) -> SubmittedRun:
         ) from error
     components = [{"labels": list(part.labels), "nodes": part.nodes, "tasks_per_node": part.tasks_per_node}
                   for part in request.components]
-    write_job(folder, job_id=str(job.job_id), components=components)
+    write_job(folder, job_id=str(job.job_id), components=components, environment=os.environ)
     link = folder.path.parent / f"slurm-{job.job_id}"
     with contextlib.suppress(OSError):
         link.unlink(missing_ok=True)

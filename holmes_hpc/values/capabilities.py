@@ -5,28 +5,93 @@ The planner may plan more than the engine runs; `train` asks here before it star
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-SCHEDULES = ("auto", "gpipe", "1f1b")
+from holmes_hpc.values.plan import Plan
 
 
-def unsupported(config: Any) -> list[str]:
-    """Return what the engine cannot run of a composed configuration, each with its remedy.
+@dataclass(frozen=True)
+class Abilities:
+    """What an engine can run: the one table that the search, `train` and `plan` ask.
+
+    `tensor` and `unlike_tensor` are tensor parallelism, and pipelines of which stages have unlike degrees.
+    """
+
+    schedules: tuple[str, ...]
+    chunks: bool
+    tensor: bool
+    unlike_tensor: bool
+    sequence_parallel: bool
+    recompute: tuple[str, ...]
+    precisions: tuple[str, ...]
+    overlap_grad_reduce: bool
+    overlap_param_gather: bool
+    turns: bool
+    cross_fabric_dtypes: tuple[str, ...]
+
+
+ENGINE = Abilities(
+    schedules=("gpipe", "1f1b", "interleaved", "zero_bubble"), chunks=True, tensor=True, unlike_tensor=True,
+    sequence_parallel=True, recompute=("none", "selective", "full"), precisions=("float32",), overlap_grad_reduce=False,
+    overlap_param_gather=False, turns=True, cross_fabric_dtypes=("float32",),
+)
+"""The engine of this version."""
+
+
+def unsupported(config: Any, plan: Plan | None = None, abilities: Abilities = ENGINE) -> list[str]:
+    """Return what the engine cannot run of a composed configuration (and of its plan), each with its remedy.
 
     An empty list means that all of it runs.
     """
-    parallel, train = config.parallel, config.train
+    parallel, train, can = config.parallel, config.train, abilities
     asked = (
-        (parallel.schedule not in SCHEDULES, f"parallel.schedule={parallel.schedule}", "auto, gpipe or 1f1b"),
-        (parallel.chunks > 1, f"parallel.chunks={parallel.chunks}", "1"),
-        (train.precision != "float32", f"train.precision={train.precision}", "float32"),
-        (bool(parallel.overlap_grad_reduce), "parallel.overlap_grad_reduce=true", "false or null"),
-        (bool(parallel.overlap_param_gather), "parallel.overlap_param_gather=true", "false or null"),
-        (bool(parallel.turns), "parallel.turns=true", "false or null"),
-        (parallel.cross_fabric_dtype not in (None, "float32"),
-         f"parallel.cross_fabric_dtype={parallel.cross_fabric_dtype}", "float32 or null"),
+        (parallel.schedule not in ("auto", *can.schedules), f"parallel.schedule={parallel.schedule}",
+         f"auto, {_either(can.schedules)}"),
+        ((parallel.tensor or 1) > 1 and not can.tensor, f"parallel.tensor={parallel.tensor}", "1 or null"),
+        (parallel.chunks > 1 and not can.chunks, f"parallel.chunks={parallel.chunks}", "1"),
+        (train.precision not in can.precisions, f"train.precision={train.precision}", _either(can.precisions)),
+        (parallel.recompute not in ("auto", *can.recompute), f"parallel.recompute={parallel.recompute}",
+         _either(can.recompute)),
+        (bool(parallel.sequence_parallel) and not can.sequence_parallel, "parallel.sequence_parallel=true", "false"),
+        (bool(parallel.overlap_grad_reduce) and not can.overlap_grad_reduce, "parallel.overlap_grad_reduce=true",
+         "false or null"),
+        (bool(parallel.overlap_param_gather) and not can.overlap_param_gather, "parallel.overlap_param_gather=true",
+         "false or null"),
+        (bool(parallel.turns) and not can.turns, "parallel.turns=true", "false or null"),
+        (parallel.cross_fabric_dtype not in (None, *can.cross_fabric_dtypes),
+         f"parallel.cross_fabric_dtype={parallel.cross_fabric_dtype}", f"{_either(can.cross_fabric_dtypes)} or null"),
     )
-    return [_message(what, remedy) for wrong, what, remedy in asked if wrong]
+    problems = [_message(what, remedy) for wrong, what, remedy in asked if wrong]
+    if problems or plan is None:
+        return problems
+    return [f"the plan uses {what}: the engine of this version cannot run it. Use more nodes, more pipeline stages "
+            "or a smaller model." for what in unable([[len(stage.ranks) for stage in pipeline.stages]
+                                                      for pipeline in plan.pipelines],
+                                                     plan.schedule.name, plan.recompute, abilities)]
+
+
+def unable(degrees: list[list[int]], schedule: str, recompute: str, abilities: Abilities = ENGINE) -> list[str]:
+    """Return what the engine cannot run of what a planner chooses, in words; an empty list when it runs all of it.
+
+    `degrees` are the tensor-parallel degrees of every stage of every pipeline.
+    """
+    widest = max(degree for stages in degrees for degree in stages)
+    unlike = len({degree for stages in degrees for degree in stages}) > 1
+    missing = []
+    if widest > 1 and not abilities.tensor:
+        missing.append(f"tensor parallelism of degree {widest}")
+    if unlike and abilities.tensor and not abilities.unlike_tensor:
+        missing.append("unlike tensor-parallel degrees")
+    if schedule not in abilities.schedules:
+        missing.append(f"the schedule {schedule}")
+    if recompute not in abilities.recompute:
+        missing.append(f"recomputation {recompute}")
+    return missing
+
+
+def _either(words: tuple[str, ...]) -> str:
+    return " or ".join(words)
 
 
 def _message(what: str, remedy: str) -> str:

@@ -54,8 +54,9 @@ class Pipeline:
 class Group:
     """A process group and the network that it uses.
 
-    `kind` is `tensor`, `data`, `pipeline` (one edge between two stages), `embedding`, or `world`. `network` is the
-    family of a NIC kind (`ib`, `roce`, `ethernet`, ...), or `local` inside a node.
+    `kind` is `tensor`, `data`, `pipeline` (one edge between two stages), `embedding`, `turn` (ranks of a node that
+    take turns on its slow NIC, in this order), or `world`. `network` is the family of a NIC kind (`ib`, `roce`,
+    `ethernet`, ...), or `local` inside a node.
     """
 
     kind: str
@@ -84,12 +85,25 @@ class Reduction:
 
 @dataclass(frozen=True)
 class ScheduleChoice:
-    """Which schedule runs; `digest` is that of its action lists (`values.Schedule.digest`)."""
+    """Which schedule runs; `digest` is that of its action lists (`values.Schedule.digest`).
+
+    `warmup_extra` forwards more run ahead upstream of every hop over Ethernet, or upstream of hop h of a pipeline as
+    many as `hop_warmups` says. With `turns` the pipelines of a node cross Ethernet for the first time one after
+    another. `stage_times` are the whole-number times of a stage's forward, backward and the weight part of its
+    backward, and `hop_times` the delay of a message over the hop behind a stage and the time that it occupies the
+    link; they need no unit, only each other, and decide the order where an order depends on times. Each of the three
+    holds one row for every pipeline, one row that all share, or nothing: then stages take equally long, and hops no
+    time.
+    """
 
     name: str
     warmup_extra: int = 0
     chunks: int = 1
     digest: str = ""
+    turns: bool = False
+    hop_warmups: tuple[tuple[int, ...], ...] = ()
+    stage_times: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    hop_times: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
 
 @dataclass(frozen=True)

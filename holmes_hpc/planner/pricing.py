@@ -1,0 +1,149 @@
+"""What the search asks about a stage before anything is simulated: a narrow interface, filled by the cost model."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Protocol
+
+from holmes_hpc.planner.kinds import Kind
+from holmes_hpc.planner.memory import USABLE_FRACTION
+from holmes_hpc.planner.network_cost import NetworkCost
+from holmes_hpc.planner.predict import compute_cost, stage_seconds
+from holmes_hpc.planner.settings import Task
+from holmes_hpc.values import Group
+
+_GIB = 2.0**30
+_GRADIENT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One message between two stages: its seconds, and the seconds that it occupies its node's NIC."""
+
+    seconds: float
+    node_seconds: float
+
+
+class StagePricing(Protocol):
+    """Prices of stages on kinds of nodes. `tensor` is the tensor-parallel degree, `samples` the micro-batch size."""
+
+    def layer_seconds(self, kind: Kind, tensor: int, samples: int) -> float:
+        """Return forward and backward of one layer, exchange between tensor-parallel ranks included."""
+        ...
+
+    def end_seconds(self, kind: Kind, tensor: int, samples: int, *, first: bool, last: bool) -> float:
+        """Return forward and backward of what the first and the last stage hold beside layers."""
+        ...
+
+    def layer_bytes(self, kind: Kind, tensor: int, samples: int) -> tuple[float, float]:
+        """Return what one layer needs on a rank: of states, and of activations for each micro-batch in flight."""
+        ...
+
+    def end_bytes(self, kind: Kind, tensor: int, samples: int, *, first: bool, last: bool) -> tuple[float, float]:
+        """Return the same for what the first and the last stage hold beside layers."""
+        ...
+
+    def free_bytes(self, kind: Kind) -> float:
+        """Return the memory of a rank that states and activations may take."""
+        ...
+
+    def hop(self, before: Kind, after: Kind, samples: int) -> Hop:
+        """Return the price of a micro-batch's activations from one node to another one, each way."""
+        ...
+
+    def layer_gradient_bytes(self) -> float:
+        """Return the bytes of the gradients of one whole layer."""
+        ...
+
+    def sync_seconds_a_byte(self, kinds: tuple[Kind, ...], nodes: tuple[int, ...]) -> float:
+        """Return seconds for each byte that every node sums with `nodes` nodes of each kind, NICs alone."""
+        ...
+
+
+class CostPricing:
+    """The prices of the planner's cost model."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.cost = compute_cost(task)
+        self.network = NetworkCost(task.machine)
+        self._seconds = functools.cache(self._unit_seconds)
+        self._bytes = functools.cache(self._unit_bytes)
+        self.hop = functools.cache(self._hop)  # type: ignore[method-assign]
+        self.sync_seconds_a_byte = functools.cache(self._sync_seconds_a_byte)  # type: ignore[method-assign]
+
+    def layer_seconds(self, kind: Kind, tensor: int, samples: int) -> float:
+        """See StagePricing."""
+        return self._seconds(kind, ("layers.0",), tensor, samples)
+
+    def end_seconds(self, kind: Kind, tensor: int, samples: int, *, first: bool, last: bool) -> float:
+        """See StagePricing."""
+        units = self._end_units(first, last)
+        return self._seconds(kind, units, tensor, samples) if units else 0.0
+
+    def layer_bytes(self, kind: Kind, tensor: int, samples: int) -> tuple[float, float]:
+        """See StagePricing."""
+        return self._bytes(("layers.0",), tensor, samples)
+
+    def end_bytes(self, kind: Kind, tensor: int, samples: int, *, first: bool, last: bool) -> tuple[float, float]:
+        """See StagePricing."""
+        units = self._end_units(first, last)
+        return self._bytes(units, tensor, samples) if units else (0.0, 0.0)
+
+    def free_bytes(self, kind: Kind) -> float:
+        """See StagePricing."""
+        context = self.cost.static_gib(kind.node, 0) * _GIB
+        return self.task.machine.memory_gib(kind.node) * USABLE_FRACTION * _GIB - context
+
+    def layer_gradient_bytes(self) -> float:
+        """See StagePricing."""
+        return _GRADIENT_BYTES * self.cost.parameter_count(("layers.0",), 1)
+
+    def hop(self, before: Kind, after: Kind, samples: int) -> Hop:
+        """See StagePricing."""
+        raise NotImplementedError  # replaced by the cached method of the instance
+
+    def sync_seconds_a_byte(self, kinds: tuple[Kind, ...], nodes: tuple[int, ...]) -> float:
+        """See StagePricing."""
+        raise NotImplementedError  # replaced by the cached method of the instance
+
+    def _end_units(self, first: bool, last: bool) -> tuple[str, ...]:
+        return self.task.architecture.stage_units(0, 0, first=first, last=last)
+
+    def _unit_seconds(self, kind: Kind, units: tuple[str, ...], tensor: int, samples: int) -> float:
+        ranks = self.task.cluster.ranks_of(kind.node)[:tensor]
+        return sum(stage_seconds(self.task, self.cost, ranks, units, samples))
+
+    def _unit_bytes(self, units: tuple[str, ...], tensor: int, samples: int) -> tuple[float, float]:
+        states = self.cost.parameter_count(units, tensor) * sum(self.cost.state_bytes)
+        return states, self.cost.activation_bytes(units, samples, tensor)
+
+    def _hop(self, before: Kind, after: Kind, samples: int) -> Hop:
+        nodes = (before.nodes[0], after.nodes[-1])
+        if nodes[0].slot == nodes[1].slot:
+            return Hop(0.0, 0.0)
+        size = self.task.architecture.boundary_bytes(samples, self.cost.element_bytes)
+        pair = tuple(self.task.cluster.ranks_of(node)[0] for node in nodes)
+        traffic = self.network.message(self.task.cluster.shared_network(pair), pair[0], pair[1], size)
+        return Hop(traffic.seconds + traffic.latency_seconds, max([0.0, *traffic.busy.values()]))
+
+    def _sync_seconds_a_byte(self, kinds: tuple[Kind, ...], nodes: tuple[int, ...]) -> float:
+        """A ring inside each fabric; over several fabrics once more, over what every node has towards the others."""
+        fabrics: dict[str, list[int]] = {}
+        for kind, count in zip(kinds, nodes, strict=True):
+            members = [self.task.cluster.ranks_of(node)[0] for node in kind.nodes[:count]]
+            fabrics.setdefault(kind.fabric, []).extend(members)
+        seconds = 0.0
+        for ranks in fabrics.values():
+            network = self.task.cluster.shared_network(ranks)
+            alone = self.network.all_reduce(Group("data", tuple(ranks), network), 1e9)
+            seconds = max(seconds, max([0.0, *alone.busy.values()]) / 1e9)
+        if len(fabrics) > 1:
+            across = tuple(rank for ranks in fabrics.values() for rank in ranks)
+            network = self.task.cluster.shared_network(across)
+            pair = tuple(ranks[0] for ranks in fabrics.values())
+            traffic = self.network.all_reduce(Group("data", pair, network), 1e9)
+            lanes = max(1, min(len(ranks) for ranks in fabrics.values()))
+            seconds += max([0.0, *traffic.busy.values()]) / 1e9 / lanes
+        return seconds

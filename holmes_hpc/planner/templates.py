@@ -1,0 +1,217 @@
+"""Templates: what one pipeline may look like in counts of kinds, each with its layers, its period and its fill.
+
+A template says of every stage its kind of node and its tensor-parallel degree. Stages of one kind stand together,
+since time does not depend on the order inside a pipeline but for the ends, and every further border costs a hop. All
+templates of one depth are priced at once with numpy: the layer cut is a bisection on the longest stage.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy
+from numpy.typing import NDArray
+
+from holmes_hpc.planner.kinds import Kind
+from holmes_hpc.planner.pricing import StagePricing
+
+Segment = tuple[int, int, int]
+"""Stages that follow one another: (index of the kind, tensor-parallel degree, number of stages)."""
+
+_MOST_TEMPLATES = 6_000
+_COUNTS = ((1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
+           (1, 2, 3, 4, 6, 8, 16), (1, 2, 4, 8), (1, 2, 4), (1, 2), (1,))
+"""Numbers of stages of a segment that are tried, fewer where there are many kinds."""
+_BISECTIONS = 40
+
+
+@dataclass(frozen=True)
+class Template:
+    """A priced template. `period` is the longest stage's forward and backward, `work` all stages' together.
+
+    `hops` is what a micro-batch spends between stages, there and back; `layers` is the cut.
+    """
+
+    segments: tuple[Segment, ...]
+    layers: tuple[int, ...]
+    period: float
+    work: float
+    hops: float
+
+    @property
+    def depth(self) -> int:
+        """The number of stages."""
+        return len(self.layers)
+
+    @property
+    def fill(self) -> float:
+        """Seconds of a step beside one period for every micro-batch."""
+        return self.work - self.period + self.hops
+
+    def gpus(self, kinds: int) -> tuple[int, ...]:
+        """Return how many GPUs of each kind one pipeline takes."""
+        taken = [0] * kinds
+        for kind, tensor, count in self.segments:
+            taken[kind] += tensor * count
+        return tuple(taken)
+
+
+def enumerate_segments(kinds: Sequence[Kind], degrees: Sequence[Sequence[int]], num_layers: int,
+                       depth: int | None) -> list[tuple[Segment, ...]]:
+    """Return the segments of every template, shallow pipelines first, at most a few thousand.
+
+    `degrees` are the tensor-parallel degrees of each kind. Where there are too many templates, numbers of stages are
+    thinned out evenly, never whole kinds.
+    """
+    orders = _orders(len(kinds))
+    for counts in _COUNTS:
+        options = [_options(k, kind, degrees[k], num_layers, counts) for k, kind in enumerate(kinds)]
+        total = sum(_product(len(options[k]) for k in order) for order in orders)
+        if total <= _MOST_TEMPLATES:
+            break
+    found = [segments for order in orders for segments in itertools.product(*(options[k] for k in order))]
+    found = [segments for segments in found if _depth(segments) <= num_layers and depth in (None, _depth(segments))]
+    found += [segments for k, kind in enumerate(kinds)
+              for segments in _mixed_degrees(k, kind, degrees[k], num_layers) if depth in (None, _depth(segments))]
+    return sorted(dict.fromkeys(found), key=lambda segments: (_depth(segments), segments))[:2 * _MOST_TEMPLATES]
+
+
+def price_templates(pricing: StagePricing, kinds: Sequence[Kind], segments: Sequence[tuple[Segment, ...]],
+                    num_layers: int, samples: int, shares: Sequence[float] | None = None) -> list[Template]:
+    """Return the priced templates that fit into memory, in the order given.
+
+    With `shares` the layers are cut for stages that all nodes of a kind serve together: a stage of a kind takes
+    `shares[kind]` times as long for each of its segment's stages.
+    """
+    priced: dict[tuple[Segment, ...], Template] = {}
+    by_depth = itertools.groupby(sorted(segments, key=_depth), key=_depth)
+    for depth, group in by_depth:
+        for template in _price_depth(_Table(pricing, kinds, samples), list(group), depth, num_layers, shares):
+            priced[template.segments] = template
+    return [priced[each] for each in segments if each in priced]
+
+
+class _Table:
+    """Prices by (kind, degree), looked up once."""
+
+    def __init__(self, pricing: StagePricing, kinds: Sequence[Kind], samples: int) -> None:
+        self.pricing, self.kinds, self.samples = pricing, kinds, samples
+        self.rows: dict[tuple[int, int, bool, bool], tuple[float, ...]] = {}
+
+    def row(self, kind: int, tensor: int, first: bool, last: bool) -> tuple[float, ...]:
+        """Return layer seconds, end seconds, layer states, layer kept, free bytes less end states, end kept."""
+        key = (kind, tensor, first, last)
+        if key not in self.rows:
+            pricing, node, samples = self.pricing, self.kinds[kind], self.samples
+            states, kept = pricing.layer_bytes(node, tensor, samples)
+            end_states, end_kept = pricing.end_bytes(node, tensor, samples, first=first, last=last)
+            self.rows[key] = (pricing.layer_seconds(node, tensor, samples),
+                              pricing.end_seconds(node, tensor, samples, first=first, last=last),
+                              states, kept, pricing.free_bytes(node) - end_states, end_kept)
+        return self.rows[key]
+
+    def hops(self, segments: tuple[Segment, ...]) -> tuple[float, float]:
+        """Return what a micro-batch spends between stages, both ways, and how long it occupies the busiest NIC."""
+        total = busiest = 0.0
+        for before, after in itertools.pairwise(segments):
+            a, b = self.kinds[before[0]], self.kinds[after[0]]
+            hop = self.pricing.hop(a, b, self.samples)
+            total += 2 * hop.seconds
+            # All stages at the border of a node share its NIC: as many as its GPUs form, spread over the segment.
+            crowd = max(1.0, a.gpus / (before[1] * before[2]), b.gpus / (after[1] * after[2]))
+            busiest = max(busiest, crowd * hop.node_seconds)
+        return total, busiest
+
+
+def _price_depth(table: _Table, group: list[tuple[Segment, ...]], depth: int, num_layers: int,
+                 shares: Sequence[float] | None) -> Iterator[Template]:
+    rows = numpy.array([_stage_rows(table, segments, depth, shares) for segments in group])
+    layer, end, states, kept, free, end_kept = (rows[:, :, i] for i in range(6))
+    in_flight = numpy.arange(depth, 0, -1)[None, :]
+    room = numpy.floor((free - in_flight * end_kept) / (states + in_flight * kept))
+    caps = numpy.clip(room, 0, num_layers)
+    layers, good = cut_layers(layer, end, caps, num_layers)
+    times = layers * layer + end
+    for i in numpy.flatnonzero(good):
+        hops, busiest = table.hops(group[i])
+        yield Template(group[i], tuple(int(count) for count in layers[i]), max(float(times[i].max()), busiest),
+                       float(times[i].sum()), hops)
+
+
+def _stage_rows(table: _Table, segments: tuple[Segment, ...], depth: int,
+                shares: Sequence[float] | None) -> list[tuple[float, ...]]:
+    rows = []
+    for kind, tensor, count in segments:
+        for _ in range(count):
+            row = table.row(kind, tensor, not rows, len(rows) == depth - 1)
+            if shares is not None:
+                scale = shares[kind] * tensor * count
+                row = (row[0] * scale, row[1] * scale, *row[2:])
+            rows.append(row)
+    return rows
+
+
+def cut_layers(layer: NDArray[numpy.float64], end: NDArray[numpy.float64], caps: NDArray[numpy.float64],
+               num_layers: int) -> tuple[NDArray[numpy.float64], NDArray[numpy.bool_]]:
+    """Return the layers of every stage (rows: pipelines) and which rows are possible: the longest stage is least.
+
+    `layer` and `end` are a stage's seconds for each layer and without layers, `caps` the most layers it holds.
+    """
+    good = (caps.min(axis=1) >= 1) & (caps.sum(axis=1) >= num_layers) & (layer.shape[1] <= num_layers)
+    low = (layer + end).max(axis=1) * (1 - 1e-12)
+    high = (num_layers * layer + end).max(axis=1)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        enough = _count(middle, layer, end, caps).sum(axis=1) >= num_layers
+        high = numpy.where(enough, middle, high)
+        low = numpy.where(enough, low, middle)
+    layers = _count(high * (1 + 1e-12), layer, end, caps)
+    rows = numpy.arange(len(layers))
+    while True:
+        surplus = good & (layers.sum(axis=1) > num_layers)
+        if not surplus.any():
+            return layers, good
+        times = numpy.where(layers > 1, layers * layer + end, -1.0)
+        longest = times.argmax(axis=1)
+        layers[rows[surplus], longest[surplus]] -= 1
+
+
+def _count(seconds: NDArray[numpy.float64], layer: NDArray[numpy.float64], end: NDArray[numpy.float64],
+           caps: NDArray[numpy.float64]) -> NDArray[numpy.float64]:
+    fitting: NDArray[numpy.float64] = numpy.floor((seconds[:, None] - end) / layer + 1e-9)
+    return numpy.clip(fitting, 1, numpy.maximum(caps, 1))
+
+
+def _orders(kinds: int) -> list[tuple[int, ...]]:
+    """Return the orders of the kinds that a pipeline may use; of many kinds only large sets and single ones."""
+    if kinds <= 3:
+        return [order for size in range(1, kinds + 1) for order in itertools.permutations(range(kinds), size)]
+    sizes = range(1, kinds + 1) if kinds <= 4 else (1, 2, kinds - 1, kinds)
+    chosen = [subset for size in sizes for subset in itertools.combinations(range(kinds), size)]
+    return [order for subset in chosen for order in dict.fromkeys((subset, subset[::-1]))]
+
+
+def _options(k: int, kind: Kind, degrees: Sequence[int], num_layers: int, counts: Sequence[int]) -> list[Segment]:
+    return [(k, tensor, count) for tensor in degrees for count in counts
+            if tensor * count <= kind.total_gpus and count <= num_layers]
+
+
+def _mixed_degrees(k: int, kind: Kind, degrees: Sequence[int], num_layers: int) -> Iterator[tuple[Segment, ...]]:
+    """Yield pipelines on one kind with two degrees, wide stages first or last: four and two and two of eight GPUs."""
+    for wide, narrow in itertools.permutations(degrees, 2):
+        for a, b in itertools.product((1, 2, 3), (1, 2, 3, 4)):
+            if a * wide + b * narrow <= min(kind.total_gpus, 2 * kind.gpus) and a + b <= num_layers:
+                yield (k, wide, a), (k, narrow, b)
+
+
+def _depth(segments: Sequence[Segment]) -> int:
+    return sum(count for _, _, count in segments)
+
+
+def _product(numbers: Iterator[int]) -> int:
+    result = 1
+    for number in numbers:
+        result *= number
+    return result
