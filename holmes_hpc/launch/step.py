@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.cluster.nics import ETHERNET
 from holmes_hpc.cluster.slurm.step import StepLayout, read_step
+from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.errors import HolmesError, RunFailedError
 from holmes_hpc.launch.allocation import Allocation, GivenNode, allocate
 from holmes_hpc.launch.mismatch import interfaces_of
@@ -39,6 +40,7 @@ def main(arguments: list[str]) -> int:
 def be_rank(folder: RunFolder, layout: StepLayout) -> int:
     """Bind the plan together with the other ranks, train, and return the exit status."""
     config = OmegaConf.load(folder.config_path)
+    load_plugins(config)
     meeting = Meeting(folder, layout, config.train.start_timeout_seconds)
     try:
         if layout.local_rank == 0:
