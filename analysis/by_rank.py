@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis import words
 from analysis.reading import Record, Run, read_runs
-from analysis.tables import describe, warmup_steps
+from analysis.tables import describe
 
 COLUMNS = [
     "run",
@@ -49,9 +49,8 @@ def _rows(run: Run) -> list[Record]:
     written = [record["memory_gib_per_rank"] for record in run.metrics if record.get("memory_gib_per_rank")]
     measured = dict(enumerate(written[-1])) if written else {}
     comparable = words.comparable(describe(run)["machine"], predicted.get("machine"))
-    # Of a run that does not name its stragglers, nothing is known.
-    watched = [record["stragglers"] for record in run.metrics[warmup_steps(len(run.metrics)):]
-               if record.get("stragglers") is not None]
+    # Of steps that do not name stragglers, such as the first ones, nothing is known.
+    watched = [record["stragglers"] for record in run.metrics if record.get("stragglers") is not None]
     slow = Counter(rank for ranks in watched for rank in ranks)
     rows = []
     for rank, place in run.places().items():

@@ -172,14 +172,14 @@ def test_the_watchdog_ends_a_rank_whose_library_waits_on(tmp_path: Path) -> None
 
 
 def resting(given: ForkedRank, base: str) -> int:
-    """All ranks pause together for longer than the timeout."""
+    """All ranks pause for longer than the timeout, one of them a little longer."""
     communicator = joined(given, 20)
     hangs: list[Hang] = []
     watch = Watch(communicator, RunFolder(Path(base)), 0.5, hangs.append)
     watch.start()
     for step in range(2):
         communicator.activity.begin("checkpoint", step)
-        time.sleep(3.5)
+        time.sleep(3.5 + 0.3 * given.rank)
         meet(communicator, step)
     watch.stop()
     return len(hangs)

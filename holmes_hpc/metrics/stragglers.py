@@ -35,13 +35,16 @@ class Stragglers:
         self._steps: deque[float] = deque(maxlen=WINDOW_STEPS)
         self.now: list[int] = []
 
-    def add(self, step: int, own_seconds: Sequence[float], step_seconds: float) -> list[int]:
-        """Take the seconds that every rank spent outside collectives in a step; return the stragglers' ranks."""
+    def add(self, step: int, own_seconds: Sequence[float], step_seconds: float) -> list[int] | None:
+        """Take the seconds that every rank spent outside collectives in a step; return the stragglers' ranks.
+
+        None as long as there are too few steps to tell.
+        """
         self._steps.append(step_seconds)
         for window, seconds, work in zip(self._windows, own_seconds, self._work, strict=True):
             window.append(seconds / work)
         if len(self._steps) < WINDOW_STEPS:
-            return []
+            return None
         medians = [statistics.median(window) for window in self._windows]
         found = [rank for rank in range(self._plan.world_size) if self._is_slow(rank, medians)]
         for rank in found:
