@@ -283,6 +283,20 @@ def test_extra_warmup_is_chosen_where_a_hop_is_slow_and_can_be_fixed() -> None:
     assert make(*slow, "parallel.warmup_extra=3").schedule.warmup_extra == 3
 
 
+def test_auto_compares_schedules_and_turns() -> None:
+    slow = [MIXED, "model=gpt_3_6b", "train.precision=float16", "parallel.pipeline=2", "train.global_batch_size=64",
+            "parallel=holmes", "parallel.micro_batch_size=1"]
+    chosen, plain = make(*slow), make(*slow, "parallel.schedule=1f1b", "parallel.turns=false")
+    assert chosen.schedule.name == "zero_bubble"
+    assert chosen.predicted.step_seconds < 0.99 * plain.predicted.step_seconds
+    assert chosen.schedule.stage_times and chosen.schedule.hop_times
+    for made in (chosen, make(*slow, "parallel.turns=true")):
+        has_turns = any(group.kind == "turn" for group in made.groups)
+        assert has_turns == made.schedule.turns
+    forced = make(*slow, "parallel.turns=true")
+    assert [(g.ranks, g.network) for g in forced.groups if g.kind == "turn"] == [((4, 5), "local"), ((6, 7), "local")]
+
+
 def test_micro_batches_leave_four_for_each_pipeline() -> None:
     for overrides in ([MIXED, "parallel=holmes"], [MIXED, "parallel=megatron"]):
         made = make(*overrides)

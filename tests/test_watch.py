@@ -19,7 +19,7 @@ from holmes_hpc.engine.beats import Beat, Pulse, read_beat, write_beat
 from holmes_hpc.engine.hang import Evidence, Hang, explain
 from holmes_hpc.engine.watch import Watch
 from holmes_hpc.errors import NetworkError
-from holmes_hpc.runs import RunFolder
+from holmes_hpc.runs import RunFolder, Start
 from holmes_hpc.values import Group
 from tests.forked import ForkedRank, run_ranks
 from tests.tiny_plans import tiny_plan
@@ -188,3 +188,18 @@ def resting(given: ForkedRank, base: str) -> int:
 def test_a_common_pause_triggers_nothing(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
     assert run_ranks(2, resting, str(folder.path)) == [0, 0]
+
+
+def test_on_slurm_the_hang_is_the_cause_and_not_the_kill_that_follows(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    start = Start(folder, "5-0")
+    start.path.mkdir(parents=True, exist_ok=True)
+    for node in (0, 1):
+        start.write(f"node-{node}.json", {"ranks": [2 * node, 2 * node + 1], "report": {"node": f"n{node}"}})
+    for rank, kind in ((0, "HangError"), (1, "NetworkError")):
+        start.write_end(rank, "n0", 1)
+        folder.write_json(folder.rank_error_path(rank), {"type": kind, "message": f"{kind} of {rank}", "ours": True})
+    assert start.cause() == "HangError of 0", "ranks 2 and 3 left no word: Slurm killed them"
+    start.write_end(2, "n1", 1)
+    folder.write_json(folder.rank_error_path(2), {"type": "DataError", "message": "bad data", "ours": True})
+    assert start.cause() != "HangError of 0"

@@ -49,6 +49,8 @@ class Partition:
     exclude: str | None = setting(None, "nodes to leave out (--exclude)")
     gres: str | None = setting(None, "Slurm generic resources (--gres); default: from gpus_per_node")
     cpus_per_task: int | None = setting(None, "CPU cores of each rank", minimum=1)
+    sbatch: dict[str, Any] = setting({}, "further options of sbatch for this label, such as {reservation: a}; null "
+                                         "leaves out one that we write")
 
 
 @dataclass
@@ -134,6 +136,8 @@ class Parallel:
     alpha: float = setting(1.05, "the hyper-parameter of layer_split=holmes", above=0)
     overlap_grad_reduce: bool | None = setting(None, "reduce gradients under the backward")
     overlap_param_gather: bool | None = setting(None, "gather parameters under the next forward")
+    bucket_mib: float | None = setting(None, "2^20 bytes of float32 gradients that are summed at a time; default: 2 on "
+                                             "CPUs, 64 on GPUs", above=0)
     turns: bool | None = setting(None, "pipelines of a node take turns on its slow NIC")
     two_level: bool | None = setting(None, "collectives inside the fabric first, then across")
     cross_fabric_dtype: str | None = setting(None, "type of gradients on the wire between fabrics",
@@ -151,6 +155,10 @@ class Train:
     global_batch_size: int = setting(32, "samples of a step over all pipelines", minimum=1)
     seed: int = setting(1234, "seed of the weights and of the data order", minimum=0)
     precision: str = setting("float32", "arithmetic", valid=("float32", "bfloat16", "float16"))
+    on_nonfinite: str = setting("stop", "when the loss or the gradients are not finite: end the run, or leave the "
+                                        "step out and count it", valid=("stop", "skip"))
+    loss_scale: float = setting(65536.0, "float16: what losses are multiplied by at first", minimum=1)
+    loss_scale_window: int = setting(1000, "float16: good steps after which the loss scale is doubled", minimum=1)
     checkpoint_every: int = setting(0, "steps between checkpoints, the last step has one too; 0: none", minimum=0)
     keep_checkpoints: int = setting(3, "checkpoints that stay; older ones are removed", minimum=1)
     on_save_error: str = setting("stop", "when a checkpoint cannot be written: end the run, or train on without it",
@@ -169,6 +177,7 @@ class Optimizer:
     """The optimizer and its learning-rate schedule: linear warm-up, then a cosine down to `min_lr`."""
 
     name: str = setting("adamw", "optimizer", valid=("adamw", "sgd"))
+    sharded: bool = setting(True, "ranks that hold the same parameters share the optimizer's state (ZeRO-1)")
     lr: float = setting(1e-3, "highest learning rate", above=0)
     min_lr: float = setting(1e-4, "learning rate at the end of the cosine", minimum=0)
     warmup_steps: int = setting(10, "steps of the linear warm-up", minimum=0)
@@ -231,10 +240,13 @@ class Launch:
     requeue: bool = setting(True, "a preempted job goes back into the queue")
     templates: str | None = setting(None, "folder of own batch script templates, searched before ours")
     srun_args: list[str] = setting([], "further arguments of srun")
-    container: str | None = setting(None, "container image")
+    container: str | None = setting(None, "container image that the ranks run in")
+    container_kind: str = setting("apptainer", "what starts the container", valid=("apptainer", "pyxis"))
+    container_args: list[str] = setting([], "further arguments of apptainer exec, or with pyxis of srun")
+    python: str | None = setting(None, "Python of the ranks; default: the submitting one, in a container python3")
     on_mismatch: str = setting("fail", "when a node is not as described",
                                valid=("fail", "ethernet", "exclude_node"))
-    max_jobs: int | None = setting(None, "most jobs in the queue at a time", minimum=1)
+    max_jobs: int | None = setting(None, "most jobs of a sweep that run at a time", minimum=1)
     probe: bool = setting(False, "measure the links before training")
     backend: str = setting("auto", "communication library: NCCL on GPUs, gloo on CPUs",
                            valid=("auto", "gloo", "nccl"))
@@ -263,3 +275,5 @@ class Root:
     run: Run = group(Run, "the run folder")
     plugins: list[str] = setting([], "modules, or paths of .py files, that add kinds of your own (docs/extending.md)")
     output: str = setting("table", "what `plan` prints", valid=("table", "json", "megatron"))
+    output_folder: str | None = setting(None, "folder into which `plan output=megatron` writes its files")
+    picture: str | None = setting(None, "file into which `plan` draws the simulated timeline, such as plan.png")

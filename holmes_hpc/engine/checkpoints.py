@@ -55,6 +55,7 @@ class Checkpoints:
         self._every = saved.train.checkpoint_every
         self._loading: Mapping[str, SavedState] = {}
         self._settings_before: Mapping[str, Any] = {}
+        self._newest = 0
         token = share_texts(secrets.token_hex(4), communicator)[0]
         self._saver = Saver(folder.checkpoints, communicator, token=token, keep=saved.train.keep_checkpoints,
                             goes_on=saved.train.on_save_error == "continue", say=say,
@@ -68,12 +69,12 @@ class Checkpoints:
         if self._every:
             self._saver.probe()
         found = self._candidates() if self._communicator.rank == 0 else []
-        step = load_newest(found, self._load, self._communicator, self._say)
-        if step:
+        self._newest = load_newest(found, self._load, self._communicator, self._say)
+        if self._newest:
             for part in self._loading.values():
                 part.loaded()
             self._say_differences()
-        return step
+        return self._newest
 
     def after_step(self, step: int) -> None:
         """Bring a save on, or begin one where one is due. Raises CheckpointError (see `train.on_save_error`)."""
@@ -86,6 +87,13 @@ class Checkpoints:
         """Begin to save the state after `step`."""
         entries = [entry for part in self._saved.parts.values() for entry in part.state_entries()]
         self._saver.save(step, entries, self._extra(step))
+        self._newest = step
+
+    def stop(self, step: int) -> None:
+        """Save the state after `step` even where none is due, and wait until it is complete. Raises as `after_step`."""
+        if step > self._newest:
+            self.save(step)
+        self.finish()
 
     def finish(self) -> None:
         """Wait until the last checkpoint is complete. Raises as `after_step`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 import traceback
 from collections.abc import Callable
@@ -18,30 +19,35 @@ from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.comm.reduce import all_reduce_scalars
 from holmes_hpc.data import Dataset, open_dataset
 from holmes_hpc.engine import Job, Trainer
+from holmes_hpc.engine.sharing import share_numbers
 from holmes_hpc.errors import DataError, HolmesError, RunFailedError
 from holmes_hpc.launch.settings import RankSettings
 from holmes_hpc.launch.watching import report_error, watched
 from holmes_hpc.metrics import StepMetrics, Usage
+from holmes_hpc.runs import update_job
 
 Progress = Callable[[int, int, str], None]
 Say = Callable[[str], None]
+
+PREEMPTED = 3
 
 
 def run_rank(settings: RankSettings, progress: Progress, say: Say) -> int:
     """Train as one rank and return its exit status; what went wrong is left in the run folder.
 
+    The status is 3 where the ranks were told to stop and have saved their state.
     `say` tells the user a line.
     """
     try:
-        _train(settings, progress, say)
+        completed = _train(settings, progress, say)
     except Exception as error:
         report_error(settings, error)
         traceback.print_exc()
         return error.exit_status if isinstance(error, HolmesError) else 1
-    return 0
+    return 0 if completed else PREEMPTED
 
 
-def _train(settings: RankSettings, progress: Progress, say: Say) -> None:
+def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     torch.set_num_threads(1)
     config, plan = settings.config, settings.plan
     architecture = Architecture.from_config(config.model)
@@ -56,14 +62,27 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> None:
         progress=progress,
         gloo_threads=config.launch.gloo_threads,
     )
+    if settings.job_id is not None:
+        _write_job(settings, communicator)
     _compare_data(settings, dataset, communicator)
     usage = _usage(settings)
     metrics = StepMetrics(plan, architecture, settings.peak_tflops, settings.emulated)
     job = Job(plan, settings.rank, architecture, dataset, communicator, settings.folder, metrics, usage,
-              config.train, config.optimizer, say)
+              config.train, config.optimizer, say, settings.stop_requested)
     with watched(communicator, settings):
-        Trainer(job).run()
+        completed = Trainer(job).run()
+        communicator.barrier()  # the first rank that leaves may take the others with it
     communicator.close()
+    return completed
+
+
+def _write_job(settings: RankSettings, communicator: Communicator) -> None:
+    """Let rank 0 write the pid of every rank into job.json."""
+    pids = share_numbers(float(os.getpid()), communicator)
+    if settings.rank == 0:
+        update_job(settings.folder, [(place.rank, str(place.node), int(pids[place.rank]))
+                                     for place in settings.plan.ranks],
+                   restarts=settings.restarts, job_id=str(settings.job_id))
 
 
 def _compare_data(settings: RankSettings, dataset: Dataset, communicator: Communicator) -> None:
@@ -94,7 +113,7 @@ def _usage(settings: RankSettings) -> Usage:
 def _rendezvous(settings: RankSettings, timeout_seconds: float) -> TCPStore:
     """Open the store that ranks meet at: rank 0 takes a free port and publishes it in the run folder."""
     timeout = timedelta(seconds=timeout_seconds)
-    world, path = settings.plan.world_size, settings.folder.rendezvous_path
+    world, path = settings.plan.world_size, settings.rendezvous_path
     if settings.rank == 0:
         store = TCPStore(settings.host, 0, world, is_master=True, wait_for_workers=False, timeout=timeout)
         settings.folder.write_json(path, {"host": settings.host, "port": store.port})

@@ -21,7 +21,8 @@ BY_RANK_EVERY = 50
 class RankReport:
     """What one rank reports of a step; seconds, GiB, and bytes that its node sent (first rank of a node only).
 
-    `own_seconds` is the time since the last report that the rank spent outside collectives and transfers.
+    `stop` is 1 where the rank was told to save and stop; `own_seconds` is the time since the last report that the rank
+    spent outside collectives and transfers.
     """
 
     loss: float
@@ -30,6 +31,7 @@ class RankReport:
     memory_gib: float
     bytes_ethernet: float = NOT_MEASURED
     bytes_fabric: float = NOT_MEASURED
+    stop: float = 0.0
     own_seconds: float = 0.0
 
     @classmethod

@@ -125,8 +125,18 @@ class RunFolder:
         return self.ranks / f"rank-{rank}.beat"
 
     def restart_plan_path(self, restart: int) -> Path:
-        """Return the file of the plan that the run made at its restart with this number (from 0)."""
+        """Return the file of the plan that the run made at its restart with this number (from 1 on)."""
         return self.path / f"plan-{restart}.json"
+
+    @property
+    def starts(self) -> Path:
+        """The folder of what the ranks of each start of a Slurm job told each other."""
+        return self.path / "starts"
+
+    @property
+    def excluded_path(self) -> Path:
+        """The nodes that the job goes without from its next start on."""
+        return self.path / "excluded.json"
 
     @property
     def rendezvous_path(self) -> Path:

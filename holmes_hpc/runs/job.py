@@ -69,6 +69,18 @@ def write_job(folder: RunFolder, ranks: Sequence[tuple[int, str, int | None]] = 
     })
 
 
+def update_job(folder: RunFolder, ranks: Sequence[tuple[int, str, int | None]], restarts: int, job_id: str) -> None:
+    """Write ranks and restarts into job.json; called in a Slurm job, which another process has submitted.
+
+    Raises as `files.storage_error` says.
+    """
+    job = read_json(folder.job_path)
+    rows = [{"rank": rank, "node": node, "pid": pid} for rank, node, pid in ranks]
+    known = {"components": [], **(job if isinstance(job, dict) else {})}
+    known["job_id"] = known.get("job_id") or job_id
+    write_json_atomic(folder.job_path, {**known, "restarts": restarts, "ranks": rows})
+
+
 def told_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that say how a run was started and what its libraries were told, without secrets.
 

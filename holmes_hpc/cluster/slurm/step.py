@@ -44,6 +44,12 @@ class StepLayout:
     certain: bool
     """False where Slurm does not tell the order (`-m arbitrary`): only `rank`, `world_size`, `local_rank`, `node`, the
     set of nodes and their numbers of tasks hold then, and the tasks have to tell each other where they are"""
+    step_id: str = "0"
+
+    @property
+    def name(self) -> str:
+        """A name that only this step in this start of the job has."""
+        return f"{self.allocation.requeue_id}-{self.restart_count}-{self.step_id}"
 
     @property
     def own(self) -> StepNode:
@@ -101,7 +107,8 @@ def read_step(environment: Mapping[str, str]) -> StepLayout:
     layout = tuple(StepNode(name, ranks[name], _component_of(name, allocation)) for name in order)
     return StepLayout(allocation=allocation, rank=rank, world_size=world_size,
                       local_rank=integer(environment, "SLURM_LOCALID"), node=node,
-                      nodes=tuple(sorted(layout, key=lambda node: node.ranks[0])), certain=certain)
+                      nodes=tuple(sorted(layout, key=lambda node: node.ranks[0])), certain=certain,
+                      step_id=environment["SLURM_STEP_ID"])
 
 
 def _tasks_of_nodes(environment: Mapping[str, str]) -> dict[str, int]:
