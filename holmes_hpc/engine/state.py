@@ -48,7 +48,8 @@ def state_entries(optimizer: ShardOptimizer, model: LocalModel) -> Iterator[Stat
                 for kind in kinds:
                     flat = run.values if kind == "master" else run.moments[kind]
                     part = flat[at:at + _count(sizes)].view(sizes)
-                    yield StateEntry(segment.piece.name, KINDS[kind], offsets, sizes, part, run.flat.route.writes(run.bucket.number))
+                    writes = run.flat.route.writes(run.bucket.number)
+                    yield StateEntry(segment.piece.name, KINDS[kind], offsets, sizes, part, writes)
 
 
 def rectangles(shape: tuple[int, ...], begin: int, end: int) -> list[tuple[tuple[int, ...], tuple[int, ...], int]]:

@@ -73,17 +73,18 @@ class Timeline:
     def rows(self) -> list[dict[str, Any]]:
         """Return the step's records as a timeline file has them, a reduction's or gather's flights after them.
 
-        A flight's kind is `R~` or `G~`, its action such as `R~0.3`: bucket 3 of reduction 0. An action that was waited
-        for several times has a row for each time, `G0`, `G0+1` and so on.
+        A flight's kind is `R~` or `G~`, its action such as `R~0.3`: bucket 3 of reduction 0. What happened several times
+        in the step has a row for each time, `G0`, `G0+1` and so on.
         """
         seen: Counter[str] = Counter()
         rows: list[dict[str, Any]] = [
-            {"action": _once(str(action), seen), "kind": action.kind.value, "pipeline": action.pipeline, "stage": action.stage,
-             "microbatch": action.microbatch, "start": round(start, 6), "end": round(end, 6)}
+            {"action": _once(str(action), seen), "kind": action.kind.value, "pipeline": action.pipeline,
+             "stage": action.stage, "microbatch": action.microbatch, "start": round(start, 6), "end": round(end, 6)}
             for action, start, end in self.records
         ]
         return rows + [
-            {"action": f"{flight.kind.value}~{flight.reduction}.{flight.bucket}", "kind": f"{flight.kind.value}~",
+            {"action": _once(f"{flight.kind.value}~{flight.reduction}.{flight.bucket}", seen),
+             "kind": f"{flight.kind.value}~",
              "pipeline": -1, "stage": -1, "microbatch": -1, "start": round(flight.start, 6),
              "end": round(flight.end, 6)}
             for flight in self.flights
