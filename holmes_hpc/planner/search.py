@@ -142,7 +142,7 @@ def _price_candidate(task: Task, candidate: Candidate) -> Priced:
 def _price(task: Task, strategy: str, words: str, pipelines: tuple[Pipeline, ...], size: int,
            rules: GroupRules, chunks: int = 1) -> Priced:
     groups, reductions = find_groups(task.architecture, task.cluster, pipelines, rules)
-    layout = Layout(pipelines, groups, reductions, size)
+    layout = Layout(pipelines, groups, reductions, size, task.synchronization(strategy))
     first = candidate_schedules(task, layout, chunks)[0] if _needs_times(task) else first_schedule(task, chunks)
     return _price_schedule(task, strategy, words, layout, first)
 

@@ -102,6 +102,11 @@ class Task:
     cluster: ClusterDescription
     machine: Machine
 
+    def synchronization(self, strategy: str) -> Synchronization:
+        """Return how the ranks of a plan of `strategy` sum gradients and update parameters."""
+        on_cpu = any(self.machine.gpu(node).name == "cpu" for node in self.cluster.nodes)
+        return self.settings.synchronization(strategy, on_cpu=on_cpu)
+
 
 def _warmup_extra(value: Any) -> int | None:
     if value is None or value == "auto":
