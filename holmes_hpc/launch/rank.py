@@ -14,6 +14,7 @@ import torch
 from torch.distributed import TCPStore
 
 from holmes_hpc.architecture import Architecture
+from holmes_hpc.cluster.nccl import device_index
 from holmes_hpc.comm.groups import Communicator, connect
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.comm.reduce import all_reduce_scalars
@@ -54,9 +55,10 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     dataset = open_dataset(config.data, architecture)
     store = _rendezvous(settings, config.train.start_timeout_seconds)
     networks = NodeNetworks(settings.node, settings.interfaces, settings.slot.split("/")[0])
+    backend = "gloo" if config.launch.backend == "auto" else str(config.launch.backend)
     communicator = connect(
         store, settings.rank, plan.world_size, plan, networks,
-        backend="gloo" if config.launch.backend == "auto" else config.launch.backend,
+        backend=backend, device=_device(settings) if backend == "nccl" else None,
         start_timeout=timedelta(seconds=config.train.start_timeout_seconds),
         train_timeout=timedelta(seconds=config.train.timeout_seconds),
         progress=progress,
@@ -74,6 +76,15 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
         communicator.barrier()  # the first rank that leaves may take the others with it
     communicator.close()
     return completed
+
+
+def _device(settings: RankSettings) -> torch.device:
+    """Return this rank's GPU, which torch uses from now on. Raises ConfigurationError where there are too few."""
+    place = settings.plan.ranks[settings.rank]
+    tasks = sum(other.node == place.node for other in settings.plan.ranks)
+    index = device_index(place.local_rank, torch.cuda.device_count(), tasks)
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
 
 
 def _write_job(settings: RankSettings, communicator: Communicator) -> None:
