@@ -13,7 +13,7 @@ from holmes_hpc.resources import put_analysis_first
 HYDRA_VERBS = {"train": "holmes_hpc.train", "plan": "holmes_hpc.plan", "doctor": "holmes_hpc.doctor"}
 """Verbs that compose a configuration, and their modules, each with a COMMAND."""
 
-VERBS = (*HYDRA_VERBS, "throughput")
+VERBS = (*HYDRA_VERBS, "throughput", "compare")
 
 USAGE = """\
 usage: holmes VERB [arguments]
@@ -22,6 +22,7 @@ usage: holmes VERB [arguments]
   plan +cluster=NAME [overrides]     print the plan and the rejected alternatives, launch nothing
   doctor [+cluster=NAME]             check this machine: one line a finding, with the remedy
   throughput RUN...                  tables and pictures of finished or running runs
+  compare A B                        two plans (JSON files or run folders) side by side, and what differs
 
 `holmes VERB --help` lists groups, options and keys. Completion: eval "$(holmes -sc install=bash)"
 """
@@ -45,6 +46,10 @@ def run(argv: Sequence[str]) -> int:
     verb, rest = argv[0], list(argv[1:])
     if verb == "throughput":
         return _throughput(rest)
+    if verb == "compare":
+        from holmes_hpc import compare
+
+        return compare.main(rest)
     if verb not in HYDRA_VERBS:
         sys.stderr.write(f"holmes: no verb {verb!r};{_near(verb)} valid: {', '.join(VERBS)}\n")
         return 2
