@@ -15,23 +15,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
+from holmes_hpc.cluster.nccl import NET_NAMES, node_environment
 from holmes_hpc.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from holmes_hpc.comm.networks import NodeNetworks
 
-# NCCL calls both InfiniBand and RoCE "IB". None leaves the choice to NCCL: inside a node it takes NVLink or
-# shared memory anyway; EFA, Slingshot and Omni-Path need an external plugin, which NCCL prefers to its own
-# networks and whose name changed between versions ("AWS Libfabric", "Libfabric").
-NET_NAMES: Mapping[str, str | None] = {
-    "local": None,
-    "ib": "IB",
-    "roce": "IB",
-    "ethernet": "Socket",
-    "efa": None,
-    "slingshot": None,
-    "opa": None,
-}
+__all__ = ["NET_NAMES", "NcclBackend", "check_environment", "group_options", "new_options", "node_environment"]
 
 OptionsFactory = Callable[[], Any]
 
@@ -61,21 +51,6 @@ def group_options(network: str, factory: OptionsFactory = new_options) -> Any:
     # A communicator that shares its parent's resources must also use the parent's network.
     options.config.split_share = 0
     return options
-
-
-def node_environment(hca: str | None, gid_index: int | None, interface: str | None) -> dict[str, str]:
-    """Return the NCCL variables of every rank on one node, to be set before the ranks start.
-
-    The leading `=` asks for exact names: without it `mlx5_1` would also select `mlx5_10`.
-    """
-    environment = {}
-    if hca:
-        environment["NCCL_IB_HCA"] = f"={hca.lstrip('=')}"
-    if gid_index is not None:
-        environment["NCCL_IB_GID_INDEX"] = str(gid_index)
-    if interface:
-        environment["NCCL_SOCKET_IFNAME"] = f"={interface.lstrip('=')}"
-    return environment
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
