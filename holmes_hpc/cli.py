@@ -6,9 +6,9 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from holmes_hpc import __version__
+from holmes_hpc.resources import put_analysis_first
 
 HYDRA_VERBS = {"train": "holmes_hpc.train", "plan": "holmes_hpc.plan", "doctor": "holmes_hpc.doctor"}
 """Verbs that compose a configuration, and their modules, each with a COMMAND."""
@@ -78,8 +78,8 @@ def _run_plain(verb: str, argv: list[str]) -> int:
 
 
 def _throughput(argv: list[str]) -> int:
-    """Run `analysis.throughput`, which lies beside this package, whatever else is called `analysis`."""
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    """Run `analysis.throughput`, which lies beside this package."""
+    put_analysis_first()
     from analysis import throughput
 
     return throughput.main(argv)

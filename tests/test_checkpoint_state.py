@@ -14,10 +14,14 @@ from holmes_hpc.checkpoint.index import read_index
 from holmes_hpc.checkpoint.model import MODEL_PREFIX
 from holmes_hpc.checkpoint.reading import fill
 from holmes_hpc.checkpoint.writing import Attempt, commit, write_part
+from holmes_hpc.comm.sharding import Route
+from holmes_hpc.comm.stepwise import Scratch
 from holmes_hpc.config.schema import Optimizer
+from holmes_hpc.engine.flat import FlatReduction
 from holmes_hpc.engine.local_model import LocalModel
-from holmes_hpc.engine.optimizer import build_optimizer
-from holmes_hpc.engine.saved_state import ModelState, ParameterPieces, PlainOptimizerState, RandomState, ShardedState
+from holmes_hpc.engine.optimizer import ShardOptimizer
+from holmes_hpc.engine.saved_state import ModelState, ParameterPieces, RandomState, ShardedState
+from holmes_hpc.engine.state import state_entries
 from holmes_hpc.errors import CheckpointError
 from holmes_hpc.values import Pipeline, Plan, Stage
 from tests.test_engine_tensor import LLAMA, SIZES, UNLIKE, architecture, hand_plan
@@ -35,28 +39,45 @@ PLANS = {
 MODELS = {"gpt": {**SIZES, "tied_embeddings": True}, "llama": {**LLAMA, "num_heads": 6, "num_kv_heads": 6}}
 
 
+class Alone:
+    """Stands for a communicator where nothing is exchanged."""
+
+    def __init__(self, plan: Plan, rank: int) -> None:
+        self.plan, self.rank = plan, rank
+
+
 @dataclass
 class Rank:
-    """One rank's model and optimizer after a step; gradients are a function of the global weights alone."""
+    """One rank's model and optimizer; after `steps` both are exact functions of the global weights alone."""
 
-    parts: dict[str, ModelState | PlainOptimizerState]
-    optimizer: torch.optim.Optimizer
+    parts: dict[str, ModelState | ShardedState]
+    optimizer: ShardOptimizer
 
     def entries(self) -> list[Entry]:
         return [entry for part in self.parts.values() for entry in part.state_entries()]
 
 
-def rank_of(plan: Plan, rank: int, model: Architecture, name: str, seed: int, steps: int) -> Rank:
+def rank_of(plan: Plan, rank: int, model: Architecture, name: str, seed: int, steps: int,
+            momentum: float = 0.9) -> Rank:
     local = LocalModel(plan, rank, model, seed)
-    settings = Optimizer(name=name, weight_decay=0.0)
-    optimizer = build_optimizer(local.parameters, settings)
-    pieces = ParameterPieces(plan, rank, local, model)
+    scratch = Scratch(torch.device("cpu"))
+    flats = [FlatReduction(number, reduction, local, Route(reduction, Alone(plan, rank), scratch, sharded=False), 0.002,
+                           torch.float32)
+             for number, reduction in enumerate(plan.reductions) if rank in reduction.owners]
+    optimizer = ShardOptimizer(flats, Optimizer(name=name, momentum=momentum))
     for _ in range(steps):
-        for parameter in local.parameters.values():
-            parameter.grad = parameter.detach().sin()
-        optimizer.step()
-    return Rank({"optimizer": PlainOptimizerState(optimizer, local, pieces), "model": ModelState(local, pieces)},
-                optimizer)
+        optimizer.steps += 1
+        for run in optimizer.runs:
+            run.values.mul_(0.75).add_(0.01)
+            for number, moment in enumerate(run.moments.values()):
+                moment.copy_(run.values * (number + 2))
+    for flat in flats:
+        for segment in flat.segments:
+            flat.copy_out(segment, local.parameters)
+    state = ShardedState(name, model, lambda: state_entries(optimizer, local),
+                         lambda: {"optimizer.steps": float(optimizer.steps)},
+                         lambda numbers: setattr(optimizer, "steps", int(numbers["optimizer.steps"])), lambda: None)
+    return Rank({"optimizer": state, "model": ModelState(local, ParameterPieces(plan, rank, local, model))}, optimizer)
 
 
 def save(folder: Path, plan: Plan, model: Architecture, name: str) -> Path:
@@ -82,6 +103,8 @@ def test_every_layout_loads_every_other(tmp_path: Path, name: str, kind: str) ->
             for key, part in found.parts.items():
                 part.load_state(index.extra["parts"][key])
             fill(path, index, found.entries())
+            for part in found.parts.values():
+                part.loaded()
             assert len(found.entries()) == len(wanted.entries()) > 0
             for mine, theirs in zip(found.entries(), wanted.entries(), strict=True):
                 assert (mine.key, mine.offsets) == (theirs.key, theirs.offsets)
@@ -118,9 +141,7 @@ def test_an_optimizer_does_not_take_anothers_state() -> None:
 def test_sgd_without_momentum_has_no_state(tmp_path: Path) -> None:
     model = architecture(MODELS["gpt"])
     plan = hand_plan(model, PLANS["one"])
-    local = LocalModel(plan, 0, model, 5)
-    optimizer = build_optimizer(local.parameters, Optimizer(name="sgd", momentum=0.0))
-    state = PlainOptimizerState(optimizer, local, ParameterPieces(plan, 0, local, model))
+    state = rank_of(plan, 0, model, "sgd", 5, 1, momentum=0.0).parts["optimizer"]
     state.load_state(state.state())
     assert state.state_entries() == []
 

@@ -18,7 +18,7 @@ STEPS = 20
 COMMON = [
     f"train.steps={STEPS}", "train.global_batch_size=24", "train.validate_every=0", "train.validation_samples=10",
     "train.timeline_every=0", "parallel.micro_batch_size=2", "model.num_layers=5", "model.hidden_size=32",
-    "model.num_heads=2", "model.sequence_length=32", "optimizer.clip_grad_norm=0.5",
+    "model.num_heads=2", "model.sequence_length=32", "optimizer.clip_grad_norm=0.5", "parallel.bucket_mib=0.05",
 ]
 ONE = ["+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=1"]
 
@@ -48,6 +48,8 @@ CHANGING_DEGREES = (
     "{microbatches: 2, stages: [{ranks: [0], layers: 1}, {ranks: [1, 2], layers: 1}, {ranks: [3, 4], layers: 1}]},"
     "{microbatches: 2, stages: [{ranks: [5, 6], layers: 2}, {ranks: [7], layers: 1}]}]"
 )
+PLAIN = ["optimizer.sharded=false", "parallel.overlap_grad_reduce=false"]
+NO_OVERLAP = ["parallel.overlap_grad_reduce=false", "parallel.overlap_param_gather=false"]
 SMALL = ["model.num_layers=3", "model.num_heads=4", "parallel.micro_batch_size=6"]
 """Tensor-parallel ranks wait for one another in every layer of every micro-batch: few of both keep the tests short."""
 
@@ -78,6 +80,12 @@ LAYOUTS = {
     "three-beside-one": [*mixed((3, 1), (1, 1)), HOLMES, TIED],
     "three-beside-one-untied": [*mixed((3, 1), (1, 1), "alternate"), HOLMES, UNTIED],
     "five-beside-three": [*mixed((5, 1), (3, 1)), HOLMES, TIED],
+    "plain-pp2-dp4": [*mixed((2, 2), (2, 2)), HOLMES, "parallel.pipeline=2", TIED, *PLAIN],
+    "plain-three-beside-one-sgd": [*mixed((3, 1), (1, 1)), HOLMES, UNTIED, "optimizer=sgd", *PLAIN],
+    "plain-overlapped-pp2-dp2": [*mixed((1, 2), (1, 2)), HOLMES, TIED, "optimizer.sharded=false"],
+    "no-overlap-pp2-dp2": [*mixed((1, 2), (1, 2)), HOLMES, TIED, *NO_OVERLAP],
+    "megatron-overlapped-pp2-dp4": [*mixed((2, 2), (2, 2)), MEGATRON, "parallel.pipeline=2", TIED,
+                                    "parallel.overlap_grad_reduce=true", "parallel.overlap_param_gather=true"],
     "dp-across-fabrics": [
         *mixed((1, 2), (1, 2)), "parallel=manual", UNTIED,
         "parallel.pipelines=[{microbatches: 5, stages: [{ranks: [0], layers: 3}, {ranks: [1], layers: 2}]},"

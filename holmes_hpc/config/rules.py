@@ -134,6 +134,11 @@ def _pipelines(config: DictConfig) -> None:
 
 def _optimizer(config: DictConfig) -> None:
     optimizer = config.optimizer
+    if config.parallel.overlap_param_gather and not optimizer.sharded:
+        raise ConfigurationError(
+            "parallel.overlap_param_gather=true gathers the shards that optimizer.sharded=false does without; set "
+            "optimizer.sharded=true, or leave parallel.overlap_param_gather out."
+        )
     if optimizer.min_lr > optimizer.lr:
         raise ConfigurationError(
             f"optimizer.min_lr={optimizer.min_lr:g} is above optimizer.lr={optimizer.lr:g}, where the cosine starts; "

@@ -11,10 +11,10 @@ import torch
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.point_to_point import Transfers
-from holmes_hpc.comm.reduce import sum_gradients
 from holmes_hpc.engine.batch import MicroBatch
 from holmes_hpc.engine.gradients import Gradients
 from holmes_hpc.engine.local_model import LocalModel
+from holmes_hpc.engine.parameters import Gatherer
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.model import token_loss
 from holmes_hpc.model.weight_gradients import WeightWork, putting_off
@@ -31,12 +31,15 @@ class Executor:
     """Interprets actions. A send leaves at once and never blocks; a receive was posted ahead and waits.
 
     Losses are float32 sums of `loss * weight` over the micro-batches whose last stage this rank holds; of
-    tensor-parallel ranks, which all compute the same loss, the first one counts it.
+    tensor-parallel ranks, which all compute the same loss, the first one counts it. Backwards start from the loss times
+    `loss_scale`. Activations travel in `dtype`.
     """
 
-    def __init__(self, plan: Plan, rank: int, model: LocalModel, gradients: Gradients, communicator: Communicator,
-                 architecture: Architecture) -> None:
+    def __init__(self, plan: Plan, rank: int, model: LocalModel, gradients: Gradients, gatherer: Gatherer,
+                 communicator: Communicator, architecture: Architecture, dtype: torch.dtype = torch.float32) -> None:
         self._plan, self._rank, self._model, self._gradients = plan, rank, model, gradients
+        self._gatherer, self._dtype = gatherer, dtype
+        self.loss_scale = 1.0
         self._communicator, self._architecture = communicator, architecture
         self._transfers = Transfers(communicator)
         self._training = True
@@ -94,11 +97,14 @@ class Executor:
             source = self._inputs.pop(place).requires_grad_(self._training)
         with self._putting_off(place):
             output = module(source)
+        self._gatherer.check(module)
+        self._gatherer.poll()
         if stage == len(stages) - 1:
             batch = self._batches[pipeline, microbatch]
-            output = token_loss(output, batch.targets, module.options.share) * batch.weight
+            loss = token_loss(output, batch.targets, module.options.share) * batch.weight
             if self._rank == stages[stage].ranks[0]:
-                self._loss += output.detach()
+                self._loss += loss.detach()
+            output = loss if self.loss_scale == 1.0 else loss * self.loss_scale
         else:
             self._pass_on(ActionKind.SEND_ACTIVATION, place, output.detach())
             following = (pipeline, stage + 1, microbatch)
@@ -111,7 +117,11 @@ class Executor:
         pipeline, stage, microbatch = place = _place(action)
         source, output = self._inputs.pop(place), self._outputs.pop(place)
         last = stage == len(self._plan.pipelines[pipeline].stages) - 1
+        # What follows uses the same groups as the gathers, so those end first; they did where this stage ran forward.
+        self._gatherer.finish()
+        self._gradients.begin_backward(action)
         torch.autograd.backward([output], None if last else [self._incoming_gradients.pop(place)])
+        self._gradients.end_backward()
         if stage == 0:
             return
         gradient = source.grad
@@ -123,7 +133,9 @@ class Executor:
             self._incoming_gradients[preceding] = gradient
 
     def _backward_weight(self, action: Action) -> None:
+        self._gradients.begin_backward(action)
         self._weight_work.pop(_place(action)).accumulate()
+        self._gradients.end_backward()
 
     def _putting_off(self, place: Place) -> AbstractContextManager[object]:
         """Return the context in which matrix products leave their weight gradients to BACKWARD_WEIGHT."""
@@ -167,7 +179,7 @@ class Executor:
         before = action.stage - 1 if action.kind is ActionKind.RECEIVE_ACTIVATION else action.stage
         tokens = self._architecture.sequence_length // self._plan.boundary_shards(action.pipeline, before)
         shape = (self._samples(action), tokens, self._architecture.hidden_size)
-        self._transfers.post_receive(self._edge(action), action.peer, self._tag(action), shape, torch.float32)
+        self._transfers.post_receive(self._edge(action), action.peer, self._tag(action), shape, self._dtype)
 
     def _receive(self, action: Action) -> torch.Tensor:
         return self._transfers.receive(self._edge(action), action.peer, self._tag(action))
@@ -179,9 +191,7 @@ class Executor:
         self._incoming_gradients[_place(action)] = self._receive(action)
 
     def _reduce(self, action: Action) -> None:
-        self._gradients.reduce(
-            action.reduction, lambda flat, reduction: sum_gradients(flat, reduction, self._communicator)
-        )
+        self._gradients.finish(action.reduction)
 
     def _edge(self, action: Action) -> torch.distributed.ProcessGroup:
         return self._communicator.edge(self._rank, action.peer)

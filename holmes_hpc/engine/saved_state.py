@@ -114,47 +114,6 @@ class ModelState:
         """Do nothing: the parameters themselves were filled."""
 
 
-class PlainOptimizerState:
-    """The state of torch's optimizer, whole on every owner: per parameter the moments, and one count of steps."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer, model: LocalModel, pieces: ParameterPieces) -> None:
-        self._optimizer, self._model, self._pieces = optimizer, model, pieces
-        self._kind = type(optimizer).__name__.lower()
-
-    def state(self) -> dict[str, Any]:
-        """Return the optimizer's name and the steps that it has made."""
-        counts = [int(state["step"]) for state in self._optimizer.state.values() if "step" in state]
-        return {"name": self._kind, "steps": counts[0] if counts else None}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Make room for the moments. Raises CheckpointError when they are another optimizer's."""
-        _check_optimizer(state, self._kind)
-        steps = state.get("steps")
-        for parameter in self._model.parameters.values():
-            own = self._optimizer.state[parameter]
-            if self._kind == "adamw":
-                own["step"] = torch.tensor(float(steps or 0))
-            for name in self._names():
-                own[name] = torch.zeros_like(parameter)
-
-    def state_entries(self) -> list[Entry]:
-        """Return the moments."""
-        parameters, states = self._model.parameters, self._optimizer.state
-        entries = []
-        for key in self._names():
-            tensors = {name: states[p][key] for name, p in parameters.items() if key in states[p]}
-            entries += self._pieces.entries(f"{OPTIMIZER}{key}/", tensors)
-        return entries
-
-    def loaded(self) -> None:
-        """Do nothing: the moments themselves were filled."""
-
-    def _names(self) -> tuple[str, ...]:
-        if self._kind == "adamw":
-            return "exp_avg", "exp_avg_sq"
-        return ("momentum_buffer",) if self._optimizer.defaults["momentum"] else ()
-
-
 class Rectangle(Protocol):
     """A rectangle of the state of a sharded optimizer; `kind` `master` is the parameter itself in float32."""
 
@@ -189,7 +148,8 @@ class ShardedState:
 
     def state(self) -> dict[str, Any]:
         """Return the optimizer's name and numbers."""
-        return {"name": self._name, "numbers": self._numbers()}
+        numbers = self._numbers()
+        return {"name": self._name, "steps": int(numbers.get("optimizer.steps", 0)), "numbers": numbers}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Keep the numbers until the tensors are filled. Raises CheckpointError when they are another optimizer's."""

@@ -19,14 +19,18 @@ def build_schedule(plan: Plan) -> Schedule:
 
     Raises PlanRefusedError for a schedule that this version cannot build.
     """
-    return make_schedule(plan.pipelines, plan.groups, plan.reductions, plan.schedule)
+    return make_schedule(plan.pipelines, plan.groups, plan.reductions, plan.schedule,
+                         sharded=plan.synchronization.sharded)
 
 
 def make_schedule(pipelines: Sequence[Pipeline], groups: Sequence[Group], reductions: Sequence[Reduction],
-                  choice: ScheduleChoice) -> Schedule:
-    """Return the schedule of a layout: see `build_schedule`, which takes the parts from a plan."""
+                  choice: ScheduleChoice, *, sharded: bool = False) -> Schedule:
+    """Return the schedule of a layout: see `build_schedule`, which takes the parts from a plan.
+
+    With `sharded`, every rank gathers parameters after its optimizer's step.
+    """
     actions = lower(pipelines, reductions, _orders(pipelines, groups, choice),
-                    split=choice.name == "zero_bubble")
+                    split=choice.name == "zero_bubble", sharded=sharded)
     return Schedule(choice.name, take_turns(pipelines, groups, actions) if choice.turns else actions)
 
 
@@ -86,12 +90,15 @@ def transfers(senders: Sequence[int], receivers: Sequence[int]) -> tuple[tuple[i
 
 
 def lower(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
-          orders: Mapping[int, Sequence[Work]], *, split: bool = False) -> dict[int, tuple[Action, ...]]:
+          orders: Mapping[int, Sequence[Work]], *, split: bool = False,
+          sharded: bool = False) -> dict[int, tuple[Action, ...]]:
     """Put transfers around the work, then every rank's reductions in the plan's order, then the optimizer.
 
     A receive stands right before the work that needs it and a send right after the work that made it; between
     stages on the same rank there is neither. With `split` a backward is its input part, and its weight part is work
-    of its own.
+    of its own. A reduction stands where it ends: with overlap it begins as soon as its gradients are there. With
+    `sharded`, gathers follow the optimizer, first what the next forward uses first; a gather stands where it begins:
+    with overlap it ends where its parameters are used.
     """
     hops = _hops(pipelines)
     lowered = {}
@@ -99,7 +106,12 @@ def lower(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
         actions = [action for work in works for action in _lower_work(rank, work, hops, split)]
         actions += [Action(ActionKind.REDUCE, reduction=index)
                     for index, reduction in enumerate(reductions) if rank in reduction.owners]
-        lowered[rank] = (*actions, Action(ActionKind.OPTIMIZER))
+        actions.append(Action(ActionKind.OPTIMIZER))
+        if sharded:
+            actions += [Action(ActionKind.GATHER, reduction=index)
+                        for index, reduction in reversed(tuple(enumerate(reductions)))
+                        if rank in reduction.owners and reduction.divides]
+        lowered[rank] = tuple(actions)
     return lowered
 
 
