@@ -108,9 +108,13 @@ def test_what_is_overlapped_is_hidden() -> None:
         return predict(task, dataclasses.replace(layout, overlap=overlap), choice).step_seconds
 
     alone = seconds(sharded=False, overlap_grad_reduce=False, overlap_param_gather=False)
-    assert alone == pytest.approx(predict(task, layout, choice).step_seconds)
+    assert alone == pytest.approx(predict(task, layout, choice).step_seconds, rel=0.01)
     assert seconds(sharded=False, overlap_param_gather=False) < alone
-    assert seconds() < alone
+    # What sharding does to the sum it takes back in the gather; the optimizer's own time is less.
+    neither = seconds(overlap_grad_reduce=False, overlap_param_gather=False)
+    assert 0.8 * alone < neither < alone
+    reduced, gathered = seconds(overlap_param_gather=False), seconds(overlap_grad_reduce=False)
+    assert seconds() < min(reduced, gathered) < max(reduced, gathered) < neither
 
 
 def test_buckets_divide_traffic_and_follow_the_backward() -> None:

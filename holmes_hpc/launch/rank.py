@@ -23,6 +23,7 @@ from holmes_hpc.engine import Job, Trainer
 from holmes_hpc.engine.sharing import share_numbers
 from holmes_hpc.errors import DataError, HolmesError, RunFailedError
 from holmes_hpc.launch.settings import RankSettings
+from holmes_hpc.launch.watching import report_error, watched
 from holmes_hpc.metrics import StepMetrics, Usage
 from holmes_hpc.runs import update_job
 
@@ -41,13 +42,7 @@ def run_rank(settings: RankSettings, progress: Progress, say: Say) -> int:
     try:
         completed = _train(settings, progress, say)
     except Exception as error:
-        report = {
-            "type": type(error).__name__,
-            "message": str(error),
-            "ours": isinstance(error, HolmesError),
-            "traceback": traceback.format_exc(),
-        }
-        settings.folder.rank_error_path(settings.rank).write_text(json.dumps(report, indent=2))
+        report_error(settings, error)
         traceback.print_exc()
         return error.exit_status if isinstance(error, HolmesError) else 1
     return 0 if completed else PREEMPTED
@@ -76,8 +71,9 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     metrics = StepMetrics(plan, architecture, settings.peak_tflops, settings.emulated)
     job = Job(plan, settings.rank, architecture, dataset, communicator, settings.folder, metrics, usage,
               config.train, config.optimizer, say, settings.stop_requested)
-    completed = Trainer(job).run()
-    communicator.barrier()  # the first rank that leaves may take the others with it
+    with watched(communicator, settings):
+        completed = Trainer(job).run()
+        communicator.barrier()  # the first rank that leaves may take the others with it
     communicator.close()
     return completed
 

@@ -46,8 +46,7 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
         words = "uniform"
     layout = best.layout
     widest = max(len(stage.ranks) for pipeline in layout.pipelines for stage in pipeline.stages)
-    on_cpu = any(task.machine.gpu(node).name == "cpu" for node in task.cluster.nodes)
-    synchronization = task.settings.synchronization(best.strategy, on_cpu=on_cpu)
+    synchronization = task.synchronization(best.strategy)
     schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, best.schedule,
                              sharded=synchronization.sharded)
     return Plan(

@@ -64,8 +64,9 @@ class Buckets:
 
     def divides(self, reduction: Reduction) -> bool:
         """Return whether the owners share the optimizer's state of a reduction."""
-        joined = reduction.sharded or not reduction.outer
-        return self.overlap.sharded and len(reduction.owners) > 1 and bool(reduction.inner) and joined
+        # Not by the owners: of those that do the same, only one may be left.
+        several = any(len(self.groups[i].ranks) > 1 for i in (*reduction.inner, *reduction.outer))
+        return self.overlap.sharded and several and (reduction.sharded or not reduction.outer)
 
     def _cut(self, reduction: Reduction, whole: Traffic, size_bytes: float) -> list[tuple[Traffic, set[str]]]:
         """Return the traffic of every bucket and the units of which it has something."""

@@ -19,7 +19,7 @@ from holmes_hpc.planner.schedules import edge_ranks, make_schedule, transfers
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.simulation import Prices, Timeline, simulate
 from holmes_hpc.planner.validation import peak_in_flight
-from holmes_hpc.values import ActionKind, Group, Pipeline, Prediction, Reduction, ScheduleChoice
+from holmes_hpc.values import Action, ActionKind, Group, Pipeline, Prediction, Reduction, Schedule, ScheduleChoice
 
 _GRADIENT_BYTES = 4
 PERIOD = 16
@@ -102,17 +102,30 @@ def _simulate(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timel
     if core_pools(task)[0]:
         # Ranks that queue for the same cores depend on all the others.
         schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, choice)
-        return simulate(schedule, layout.reductions, price(task, layout)), peak_in_flight(schedule)
+        prices = price(task, layout)
+        schedule = _with_gathers(schedule, layout.reductions, prices)
+        return simulate(schedule, layout.reductions, prices), peak_in_flight(schedule)
     replicas = find_replicas(task.cluster, layout.pipelines)
     few = dataclasses.replace(layout, pipelines=replicas.picked, reductions=replicas.restrict(layout.reductions))
     folded = fold(few.pipelines, few.groups, few.reductions, replicas.fill_trunks(price(task, few)),
                   lambda rank: task.cluster.node_of(rank).slot, turns=choice.turns)
     own = _of_pipelines(_of_pipelines(choice, replicas.chosen), folded.kept)
     schedule = make_schedule(folded.pipelines, folded.groups, folded.reductions, own)
+    schedule = _with_gathers(schedule, folded.reductions, folded.prices)
     timeline = simulate(schedule, folded.reductions, folded.prices)
     busy = {rank: timeline.busy_seconds[folded.rank_like[same]] for rank, same in replicas.rank_like().items()}
     peaks = folded.spread_peaks(few.pipelines, peak_in_flight(schedule))
     return Timeline(timeline.step_seconds, busy), replicas.spread_peaks(peaks)
+
+
+def _with_gathers(schedule: Schedule, reductions: Sequence[Reduction], prices: Prices) -> Schedule:
+    """Return the schedule with the gathers that nothing hides, as the plan's has them."""
+    if prices.overlap_gathers or not prices.gathers:
+        return schedule
+    return dataclasses.replace(schedule, actions={
+        rank: (*actions, *(Action(ActionKind.GATHER, reduction=index) for index in sorted(prices.gathers, reverse=True)
+                           if rank in reductions[index].owners))
+        for rank, actions in schedule.actions.items()})
 
 
 def _of_pipelines(choice: ScheduleChoice, chosen: Sequence[int]) -> ScheduleChoice:
