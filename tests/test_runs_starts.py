@@ -244,7 +244,7 @@ def test_signals_are_taken_from_the_first_line_on(tmp_path: Path, phase: str, nu
                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         assert process.stdout is not None
-        if phase == "starting":
+        if number == signal.SIGTERM:
             assert process.stdout.readline() == "ready\n"
             process.send_signal(number)
         else:

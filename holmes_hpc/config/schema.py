@@ -235,8 +235,7 @@ class Launch:
     setup: list[str] = setting([], "lines of the batch script before srun")
     sbatch: dict[str, Any] = setting({}, "further options of sbatch for every component, such as {mem: 0}; null leaves "
                                          "out one that we write")
-    signal: str = setting("USR2", "signal before the job's end, on which ranks save and stop",
-                          valid=("USR2", "USR1", "HUP", "INT", "TERM"))
+    signal: str = setting("USR2", "signal before the job's end, on which ranks save and stop")
     signal_seconds: int = setting(90, "seconds between that signal and the end", minimum=1)
     requeue: bool = setting(True, "a preempted job goes back into the queue")
     templates: str | None = setting(None, "folder of own batch script templates, searched before ours")

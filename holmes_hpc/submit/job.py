@@ -13,6 +13,7 @@ from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.runs import RunFolder, write_job, write_result
 from holmes_hpc.submit.commands import SlurmCommandError, run_command_aloud
 from holmes_hpc.submit.components import job_components, job_shape
+from holmes_hpc.submit.fit import check_submission
 from holmes_hpc.submit.script import JobRequest, render_script
 from holmes_hpc.submit.watch import SubmittedRun
 
@@ -26,10 +27,12 @@ def job_request(config: Any, folder: RunFolder | None, **further: Any) -> JobReq
 def submit(config: Any, folder: RunFolder, dependency: str | None = None) -> SubmittedRun:
     """Submit the run whose configuration and plan lie in `folder`, and return its job.
 
-    `dependency` is sbatch's. Raises SlurmCommandError with sbatch's whole error output where it refuses.
+    `dependency` is sbatch's. Raises SlurmCommandError with sbatch's whole error output where it refuses, and
+    ConfigurationError where a partition holds nodes that cannot talk to each other.
     """
     request = job_request(config, folder, dependency=dependency)
     try:
+        check_submission(config)
         job_id = hand_over(request, folder.path / "submission", job_shape(config.cluster))
     except HolmesError as error:
         write_result(folder, "failed", error=str(error), emulated=False)
@@ -50,6 +53,7 @@ def submit_array(configs: Sequence[Any], folders: Sequence[RunFolder], place: Pa
     request = job_request(configs[0], None, links=place, array=f"0-{len(folders) - 1}{throttle}",
                           dependency=dependency)
     try:
+        check_submission(configs[0])
         job_id = hand_over(request, place / "submission", "array")
     except HolmesError as error:
         for folder in folders:
@@ -100,6 +104,7 @@ def dry_run(config: Any, folder: RunFolder) -> tuple[str, str]:
     Raises ConfigurationError with sbatch's error output where it would be refused.
     """
     text = render_script(job_request(config, folder))
+    check_submission(config)
     path = folder.path / "job.sh"
     folder.write_text(path, text)
     try:
