@@ -294,7 +294,7 @@ def test_auto_compares_schedules_and_turns() -> None:
     for made in (chosen, make(*slow, "parallel.turns=true")):
         has_turns = any(group.kind == "turn" for group in made.groups)
         assert has_turns == made.schedule.turns
-    forced = make(*slow, "parallel.turns=true")
+    forced = make(MIXED, "parallel=holmes", "parallel.pipeline=2", "parallel.turns=true")
     assert [(g.ranks, g.network) for g in forced.groups if g.kind == "turn"] == [((4, 5), "local"), ((6, 7), "local")]
 
 
