@@ -74,7 +74,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from analysis.printing import print_groups, print_runs
+    from analysis.by_rank import by_rank_table
+    from analysis.printing import print_groups, print_ranks, print_runs
     from analysis.reading import read_runs
     from analysis.tables import grouped, runs_table
 
@@ -95,6 +96,7 @@ def _report(arguments: argparse.Namespace) -> int:
         sys.stdout.write(shown.to_json(orient="records", indent=2, force_ascii=False) + "\n")
     elif groups is None:
         print_runs(console, table)
+        print_ranks(console, by_rank_table(found))
     else:
         print_groups(console, groups, arguments.by)
     if not arguments.no_pictures:

@@ -112,6 +112,30 @@ def test_a_collective_without_steps_holds_nothing_up() -> None:
     assert other.done, "those before are done too"
 
 
+def test_a_step_keeps_its_place_where_a_rank_has_no_part_in_those_before() -> None:
+    log: list[str] = []
+    alone, inside, across = (FakeStep(name, log) for name in ("alone", "inside", "across"))
+    first = Collective([inside, across], FakeCommunicator())
+    second = Collective([None, alone], FakeCommunicator())
+    lane = Lane()
+    lane.add(first)
+    lane.add(second)
+    lane.poll()
+    assert log == ["begin inside"], "on the other members `alone` follows `across`"
+    inside.work.over = True
+    lane.poll()
+    assert log == ["begin inside", "end inside", "begin across", "begin alone"]
+    late = Lane(early=False)
+    third = Collective([None, FakeStep("third", log)], FakeCommunicator())
+    late.add(third)
+    late.poll()
+    assert log[-1] == "begin alone"
+    late.finish()
+    assert third.done and log[-1] == "end third"
+    nothing = Collective([None, None], FakeCommunicator())
+    assert nothing.length == 0
+
+
 def test_scratch_is_used_again() -> None:
     scratch = Scratch(torch.device("cpu"))
     loan = Loan(scratch, 8, torch.float32)

@@ -12,6 +12,7 @@ from tests.runs_for_tests import ROOT
 
 FLOORS = [
     {"errors", "resources"},
+    {"registry"},
     {"config"},
     {"architecture"},
     {"cluster"},
@@ -19,6 +20,7 @@ FLOORS = [
     {"values"},
     {"runs"},
     {"planner"},
+    {"extend"},
     {"submit"},
     # torch above this line only
     {"metrics", "data", "model", "checkpoint"},

@@ -165,7 +165,7 @@ def test_containers(tmp_path: Path) -> None:
     apptainer = script(tmp_path, "launch.container=/images/holmes.sif", "launch.container_args=[--bind,/scratch]")
     assert ("apptainer exec --nv --bind /scratch /images/holmes.sif python3 -m holmes_hpc.launch.step"
             in srun_line(apptainer))
-    assert f"$({sys.executable} -m holmes_hpc.submit.outcome" in apptainer, "the script itself runs outside"
+    assert f"\n{sys.executable} -m holmes_hpc.submit.outcome" in apptainer, "the script itself runs outside"
     pyxis = srun_line(script(tmp_path, "launch.container='nvcr.io#holmes:1'", "launch.container_kind=pyxis",
                              "launch.container_args=['--container-mounts=/scratch:/scratch']",
                              "launch.python=/opt/python"))

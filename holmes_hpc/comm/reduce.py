@@ -36,16 +36,14 @@ class GradientSum(Collective):
                 self.begin()
 
 
-def whole_sum_steps(flat: Tensor, reduction: Reduction, communicator: Communicator) -> list[Step]:
+def whole_sum_steps(flat: Tensor, reduction: Reduction, communicator: Communicator) -> list[Step | None]:
     """Return the steps that sum `flat` in place over all owners: inside, across, and inside what was summed in parts.
 
     On a rank that the plan leaves out of the outer groups, the second raises ValueError.
     """
-    steps: list[Step] = []
     inner = _own_group(reduction.inner, communicator)
     inside = communicator.group(inner) if inner >= 0 and communicator.has_group(inner) else None
-    if inside is not None:
-        steps.append(AllReduceStep(inside, flat, "summing gradients"))
+    steps: list[Step | None] = [AllReduceStep(inside, flat, "summing gradients") if inside is not None else None]
     if not reduction.outer:
         return steps
     between = "summing gradients between fabrics"
@@ -58,10 +56,9 @@ def whole_sum_steps(flat: Tensor, reduction: Reduction, communicator: Communicat
         return steps
     parts = split(flat, len(reduction.outer))
     steps += [AllReduceStep(communicator.group(outer), part, between)
-              for part, outer in zip(parts, reduction.outer, strict=True)
-              if part.numel() > 0 and communicator.has_group(outer)]
-    if inside is not None:
-        steps.append(_ShareStep(inside, parts, communicator.plan.groups[inner].ranks))
+              if part.numel() > 0 and communicator.has_group(outer) else None
+              for part, outer in zip(parts, reduction.outer, strict=True)]
+    steps.append(_ShareStep(inside, parts, communicator.plan.groups[inner].ranks) if inside is not None else None)
     return steps
 
 

@@ -72,17 +72,17 @@ class Route:
         size = buffer.numel() // self.shards
         return buffer[:0] if self.position is None else buffer[self.position * size:(self.position + 1) * size]
 
-    def reduce_steps(self, buffer: Tensor) -> list[Step]:
+    def reduce_steps(self, buffer: Tensor) -> list[Step | None]:
         """Return the steps that leave the sum over all owners in this rank's shard; the rest is undefined after.
 
         buffer: flat, contiguous, its length a multiple of `shards`.
         """
         if not self.divided:
             return whole_sum_steps(buffer, self._reduction, self._communicator)
-        steps: list[Step] = []
         shard = self.shard(buffer)
+        steps: list[Step | None] = [None, None]
         if self._communicator.has_group(self._inner):
-            steps += self._scatter_steps(buffer, shard)
+            steps = self._scatter_steps(buffer, shard)
         if self._reduction.outer and self.position is not None:
             outer = self._reduction.outer[self.position]
             if self._communicator.has_group(outer):
@@ -101,12 +101,12 @@ class Route:
             return [_AllGather(group, buffer, self.shard(buffer))]
         return [_Broadcasts(group, buffer, ranks[:self.shards])]
 
-    def _scatter_steps(self, buffer: Tensor, shard: Tensor) -> list[Step]:
+    def _scatter_steps(self, buffer: Tensor, shard: Tensor) -> list[Step | None]:
         group = self._communicator.group(self._inner)
         if dist.get_backend(group) != BACKEND_NAME and self.shards == dist.get_world_size(group):
-            return [_ReduceScatter(group, buffer, shard)]
+            return [_ReduceScatter(group, buffer, shard), None]
         if self._levels is None:
-            return [_AllToAllSum(group, buffer, shard, self.shards, self._scratch)]
+            return [_AllToAllSum(group, buffer, shard, self.shards, self._scratch), None]
         inside, across = self._levels.inside, self._levels.across
         nodes, local = self._levels.nodes, self._levels.local
         part = Loan(self._scratch, buffer.numel() // local, buffer.dtype)

@@ -69,11 +69,16 @@ class Loan:
 
 
 class Collective:
-    """Steps that follow each other. `began` and `ended` are of `time.perf_counter`, while it was on the network."""
+    """Steps that follow each other. `began` and `ended` are of `time.perf_counter`, while it was on the network.
 
-    def __init__(self, steps: Sequence[Step], communicator: Communicator,
+    A step's place says what it does (sum inside the node, across nodes, between fabrics), and None stands where this
+    rank has no part in it, so that the same operation has the same place on all ranks.
+    """
+
+    def __init__(self, steps: Sequence[Step | None], communicator: Communicator,
                  then: Callable[[], None] | None = None) -> None:
-        self._steps, self._communicator, self._then = steps, communicator, then
+        self._steps = steps if any(step is not None for step in steps) else ()
+        self._communicator, self._then = communicator, then
         self._works: list[Work] = []
         self._arrived: list[float] = []
         self.begun = self.number = 0
@@ -92,11 +97,11 @@ class Collective:
     def begin(self) -> None:
         """Begin the next step."""
         step = self._steps[self.begun]
-        if self.begun == 0:
-            self.began = time.perf_counter()
-        with self._communicator.naming(step.group, step.doing):
-            self._works = step.begin()
-        self._arrived = []
+        self._works, self._arrived = [], []
+        if step is not None:
+            self.began = self.began or time.perf_counter()
+            with self._communicator.naming(step.group, step.doing):
+                self._works = step.begin()
         for work in self._works:
             _when_done(work, self._arrived)
         self.begun += 1
@@ -104,11 +109,12 @@ class Collective:
     def end(self) -> None:
         """Wait for the step under way and use what has arrived."""
         step = self._steps[self.begun - 1]
-        for work in self._works:
-            self._communicator.wait(work, step.group, step.doing)
-        self.ended = max(self._arrived) if len(self._arrived) == len(self._works) > 0 else time.perf_counter()
-        self._works = []
-        step.end()
+        if step is not None:
+            for work in self._works:
+                self._communicator.wait(work, step.group, step.doing)
+            self.ended = max(self._arrived) if len(self._arrived) == len(self._works) > 0 else time.perf_counter()
+            self._works = []
+            step.end()
         if self.begun == len(self._steps):
             self.done = True
             if self._then is not None:

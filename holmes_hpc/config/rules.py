@@ -16,7 +16,7 @@ _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _NAME = re.compile(r"\w[\w .,=+@-]*")
 _LAYER_SPLITS = ("adaptive", "holmes", "uniform")
 _TIME_LIMIT = re.compile(r"(\d+-)?\d+(:\d+){0,2}|infinite|unlimited", re.IGNORECASE)
-_SIGNALS = ("USR2", "USR1", "TERM", "INT", "HUP")
+SIGNALS = ("USR2", "USR1", "TERM", "INT", "HUP")
 _SHORT_FORM = ("nodes", "gpus_per_node", "gpu", "nic", "nics_per_node")
 
 
@@ -163,10 +163,10 @@ def _run(config: DictConfig) -> None:
 
 
 def _signal(config: DictConfig) -> None:
-    if config.launch.signal not in _SIGNALS:
+    if config.launch.signal not in SIGNALS:
         raise ConfigurationError(
             f"launch.signal={config.launch.signal}: expected a signal by which ranks can save and stop, one of "
-            f"{', '.join(_SIGNALS)}.{near(str(config.launch.signal), _SIGNALS)}"
+            f"{', '.join(SIGNALS)}.{near(str(config.launch.signal), SIGNALS)}"
         )
 
 

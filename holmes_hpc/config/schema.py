@@ -1,7 +1,8 @@
 """The typed schema of every Hydra group.
 
 A field's metadata carries what its type cannot say: `help` (one line), `minimum`, `maximum`, `above` (exclusive
-lower bound) and `valid` (the values that a word may take). `config.check` applies them and names the path.
+lower bound), `valid` (the values that a word may take) and `added` (the registry of what plug-ins add to them).
+`config.check` applies them and names the path.
 """
 
 from __future__ import annotations
@@ -105,8 +106,10 @@ class Model:
     vocab_size: int = setting(256, "tokens of the vocabulary", minimum=2)
     sequence_length: int = setting(128, "tokens of a sample", minimum=1)
     tied_embeddings: bool = setting(True, "the head shares the embedding's table")
-    normalization: str = setting("layernorm", "normalisation", valid=("layernorm", "rmsnorm"))
-    activation: str = setting("gelu", "activation of the feed-forward layer", valid=("gelu", "swiglu"))
+    normalization: str = setting("layernorm", "normalisation", valid=("layernorm", "rmsnorm"),
+                                 added="normalizations")
+    activation: str = setting("gelu", "activation of the feed-forward layer", valid=("gelu", "swiglu"),
+                              added="activations")
     position_embedding: str = setting("learned", "positions", valid=("learned", "rotary"))
     rotary_base: float = setting(10000.0, "base of the rotary angles", above=0)
     bias: bool = setting(True, "linear layers and layernorm have biases")
@@ -119,7 +122,7 @@ class Parallel:
     """How the work is divided. Fields left null are chosen by the planner."""
 
     strategy: str = setting("auto", "who lays ranks out",
-                            valid=("auto", "holmes", "megatron", "flashflex", "manual"))
+                            valid=("auto", "holmes", "megatron", "flashflex", "manual"), added="strategies")
     tensor: int | None = setting(None, "tensor-parallel degree", minimum=1)
     pipeline: int | None = setting(None, "pipeline stages", minimum=1)
     data: int | None = setting(None, "data-parallel degree", minimum=1)
@@ -191,7 +194,7 @@ class Optimizer:
 class Source:
     """One source of a mixture. Settings left null are those of the group `data`."""
 
-    name: str = setting("???", "kind of data", valid=("python_docs", "tokens", "megatron", "text"))
+    name: str = setting("???", "kind of data", valid=("python_docs", "tokens", "megatron", "text"), added="sources")
     weight: float = setting(1.0, "share of the samples, relative to the other weights", above=0)
     path: str | None = setting(None, "as data.path")
     dtype: str | None = setting(None, "default: data.dtype", valid=("uint8", "uint16", "uint32"))
@@ -206,7 +209,7 @@ class Data:
     """Where the tokens come from, and in which order."""
 
     name: str = setting("python_docs", "kind of data",
-                        valid=("python_docs", "tokens", "megatron", "text", "mixture"))
+                        valid=("python_docs", "tokens", "megatron", "text", "mixture"), added="sources")
     path: str | None = setting(None, "tokens: the file; megatron: the .bin and .idx without their endings; text: the "
                                      "folder, or one file")
     dtype: str = setting("uint16", "tokens: type of a token in a file without a header",
@@ -232,7 +235,8 @@ class Launch:
     setup: list[str] = setting([], "lines of the batch script before srun")
     sbatch: dict[str, Any] = setting({}, "further options of sbatch for every component, such as {mem: 0}; null leaves "
                                          "out one that we write")
-    signal: str = setting("USR2", "signal before the job's end, on which ranks save and stop")
+    signal: str = setting("USR2", "signal before the job's end, on which ranks save and stop",
+                          valid=("USR2", "USR1", "HUP", "INT", "TERM"))
     signal_seconds: int = setting(90, "seconds between that signal and the end", minimum=1)
     requeue: bool = setting(True, "a preempted job goes back into the queue")
     templates: str | None = setting(None, "folder of own batch script templates, searched before ours")
@@ -270,6 +274,7 @@ class Root:
     optimizer: Optimizer = group(Optimizer, "the optimizer")
     launch: Launch = group(Launch, "where and how the run starts")
     run: Run = group(Run, "the run folder")
+    plugins: list[str] = setting([], "modules, or paths of .py files, that add kinds of your own (docs/extending.md)")
     output: str = setting("table", "what `plan` prints", valid=("table", "json", "megatron"))
     output_folder: str | None = setting(None, "folder into which `plan output=megatron` writes its files")
     picture: str | None = setting(None, "file into which `plan` draws the simulated timeline, such as plan.png")

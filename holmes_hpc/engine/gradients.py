@@ -157,7 +157,8 @@ class Gradients:
         levels: dict[object, set[int]] = {}
         for flat in self.flats:
             for level, step in enumerate(flat.route.reduce_steps(flat.buckets[0].gradients)):
-                levels.setdefault(step.group, set()).add(level)
+                if step is not None:
+                    levels.setdefault(step.group, set()).add(level)
         return any(len(each) > 1 for each in levels.values())
 
 

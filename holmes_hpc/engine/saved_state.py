@@ -148,7 +148,8 @@ class ShardedState:
 
     def state(self) -> dict[str, Any]:
         """Return the optimizer's name and numbers."""
-        return {"name": self._name, "numbers": self._numbers()}
+        numbers = self._numbers()
+        return {"name": self._name, "steps": int(numbers.get("optimizer.steps", 0)), "numbers": numbers}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Keep the numbers until the tensors are filled. Raises CheckpointError when they are another optimizer's."""

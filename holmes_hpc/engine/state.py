@@ -41,6 +41,7 @@ def state_entries(optimizer: ShardOptimizer, model: LocalModel) -> Iterator[Stat
     """
     for run in optimizer.runs:
         kinds = [*optimizer.moments, *(["master"] if run.bucket.values.dtype != torch.float32 else [])]
+        first = run.flat.route.writes(run.bucket.number)
         for segment in run.flat.segments_in(run.begin, run.end):
             begin, end = max(run.begin, segment.begin), min(run.end, segment.end)
             for offsets, sizes, start in _of_segment(segment, model, begin - segment.begin, end - segment.begin):
@@ -48,8 +49,7 @@ def state_entries(optimizer: ShardOptimizer, model: LocalModel) -> Iterator[Stat
                 for kind in kinds:
                     flat = run.values if kind == "master" else run.moments[kind]
                     part = flat[at:at + _count(sizes)].view(sizes)
-                    writes = run.flat.route.writes(run.bucket.number)
-                    yield StateEntry(segment.piece.name, KINDS[kind], offsets, sizes, part, writes)
+                    yield StateEntry(segment.piece.name, KINDS[kind], offsets, sizes, part, first)
 
 
 def rectangles(shape: tuple[int, ...], begin: int, end: int) -> list[tuple[tuple[int, ...], tuple[int, ...], int]]:

@@ -19,6 +19,7 @@ from holmes_hpc.cluster import ClusterDescription, Machine, Node
 from holmes_hpc.cluster.nccl import check_environment, node_environment
 from holmes_hpc.cluster.nics import ETHERNET
 from holmes_hpc.cluster.slurm.step import StepLayout
+from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.launch.allocation import Allocation, ExcludeNodesError, allocate
 from holmes_hpc.launch.meeting import Meeting, RefusedError
@@ -72,6 +73,7 @@ def be_rank(folder: RunFolder, layout: StepLayout, *, supervised: bool = False) 
 
 
 def _prepare(config: Any, start: Start, layout: StepLayout, stopping: Stopping) -> RankSettings:
+    load_plugins(config)
     meeting = Meeting(start, layout, config.train.start_timeout_seconds)
     if config.launch.backend == "nccl":
         check_environment(os.environ)

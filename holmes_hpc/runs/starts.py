@@ -15,6 +15,7 @@ from typing import Any
 from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.runs.folder import RunFolder
 
+_HANG = "HangError"
 _NETWORK_ERRORS = ("NetworkError", "DistBackendError", "RuntimeError", "RefusedError")
 """What a rank ends with that only lost a neighbour."""
 
@@ -84,9 +85,13 @@ class Start:
         """Return what failed first, on which rank and node, and where to read more; None where no rank failed.
 
         Ranks that were killed come before those that failed by themselves, and these before those that only lost a
-        neighbour.
+        neighbour. Where ranks waited for others in vain, the rank that they name comes first: Slurm kills it
+        afterwards.
         """
         nodes, ends = self.ranks(), self.ends()
+        hang = self._hang(nodes, ends)
+        if hang is not None:
+            return hang
         silent = {rank: node for rank, node in nodes.items() if rank not in ends}
         if silent:
             return self._describe_silent(silent, nodes)
@@ -111,6 +116,14 @@ class Start:
         names = ", ".join(f"rank {rank} on node {node}" for rank, node in silent.items())
         return (f"{names} was ended by SIGKILL, or by a fault of its own (if nobody killed it, the kernel may have: "
                 f"out of memory); log: {self.run.log_path(first)}")
+
+    def _hang(self, nodes: Mapping[int, str], ends: Mapping[int, Mapping[str, Any]]) -> str | None:
+        """Return what a rank says that waited in vain; None where there is none, or a rank failed by itself."""
+        reports = {rank: read_json(self.run.rank_error_path(rank)) or {} for rank in nodes}
+        hangs = [report for report in reports.values() if report.get("type") == _HANG]
+        by_themselves = [rank for rank, end in ends.items() if end["status"] not in (0, 3)
+                         and not self._is_consequence(end) and reports.get(rank, {}).get("type") != _HANG]
+        return str(hangs[0]["message"]) if hangs and not by_themselves else None
 
     def _is_consequence(self, end: Mapping[str, Any]) -> int:
         if end["told"] is not None:

@@ -1,0 +1,76 @@
+"""How long it takes from the command to a queued job, beside plain `sbatch` of the same script.
+
+    python -m benchmarks.submission [--calls N]
+
+Starts a real Slurm (tests.slurm_cluster), so it needs root and Slurm's packages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from tests.slurm_cluster import ClusterSettings, SlurmCluster, start_cluster, unavailable_reason
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT_SECONDS = 1.5
+ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+COMMAND = [sys.executable, "-m", "holmes_hpc.train", "+cluster=mixed", "launch.wait=false"]
+
+
+def seconds_to(slurm: SlurmCluster, words: list[str], sign: str) -> float:
+    """Return the seconds from the start of a command to the line that says that its job is queued."""
+    line = slurm.command_line(words, environment=ENVIRONMENT)
+    start = time.perf_counter()
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        said = []
+        for text in process.stdout:
+            said.append(text)
+            if sign in text:
+                seconds = time.perf_counter() - start
+                break
+        else:
+            raise SystemExit(f"{shlex.join(words)} queued no job:\n{''.join(said)}")
+        process.stdout.read()
+    return seconds
+
+
+def measure(slurm: SlurmCluster, calls: int) -> tuple[list[float], list[float]]:
+    """Return the seconds of our command and of plain sbatch, call by call in turn; the jobs are cancelled."""
+    ours, plain = [], []
+    for _ in range(calls):
+        ours.append(seconds_to(slurm, COMMAND, "submitted job"))
+        script = max(slurm.shared.glob("runs/*/*/submission/[0-9]*.sh"), key=lambda path: path.stat().st_mtime)
+        plain.append(seconds_to(slurm, ["sbatch", str(script)], "Submitted batch job"))
+        slurm.run("scancel --me --full || scancel --user=root")
+    return ours, plain
+
+
+def main() -> int:
+    """Print both medians and their difference; the status is 1 when that is above the limit."""
+    parser = argparse.ArgumentParser(description="How long a submission takes beside plain sbatch.")
+    parser.add_argument("--calls", type=int, default=7)
+    calls = parser.parse_args().calls
+    settings = ClusterSettings()
+    reason = unavailable_reason(settings)
+    if reason:
+        print(f"skipped: {reason}")
+        return 0
+    with tempfile.TemporaryDirectory() as folder, start_cluster(settings, Path(folder)) as slurm:
+        ours, plain = measure(slurm, calls)
+    more = median(ours) - median(plain)
+    print(f"{median(plain):6.2f} s  sbatch of the same script")
+    print(f"{median(ours):6.2f} s  {shlex.join(COMMAND[2:])}")
+    print(f"{more:6.2f} s  more, of at most {LIMIT_SECONDS} s{'  (too slow)' if more > LIMIT_SECONDS else ''}")
+    return int(more > LIMIT_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
