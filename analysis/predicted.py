@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from holmes_hpc.values import ActionKind, Pipeline, Plan
 
 MOST_RANKS = 32
 MOST_LINKS = 12
+_TITLE_WIDTH = 110
 _MOST_ACTIONS = 6_000
 """More boxes than this nobody tells apart: longer steps are shortened."""
 _UNSEEN = (ActionKind.TAKE_TURN, ActionKind.PASS_TURN)
@@ -117,4 +119,4 @@ def _title(plan: Plan, trace: Trace, rows: pd.DataFrame, name: str) -> str:
     shown = rows["rank"].nunique()
     if shown < plan.world_size:
         parts.append(f"{shown} of {plan.world_size} ranks")
-    return " \N{MIDDLE DOT} ".join(parts)
+    return "\n".join(textwrap.wrap(" \N{MIDDLE DOT} ".join(parts), _TITLE_WIDTH))

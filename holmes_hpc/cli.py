@@ -13,7 +13,8 @@ from holmes_hpc.resources import put_analysis_first
 HYDRA_VERBS = {"train": "holmes_hpc.train", "plan": "holmes_hpc.plan", "doctor": "holmes_hpc.doctor"}
 """Verbs that compose a configuration, and their modules, each with a COMMAND."""
 
-PLAIN_VERBS = {"jobs": "holmes_hpc.jobs", "logs": "holmes_hpc.logs", "site": "holmes_hpc.site"}
+PLAIN_VERBS = {"jobs": "holmes_hpc.jobs", "logs": "holmes_hpc.logs", "compare": "holmes_hpc.compare",
+               "site": "holmes_hpc.site"}
 """Verbs with arguments of their own, and their modules, each with a `main`."""
 
 VERBS = (*HYDRA_VERBS, "throughput", *PLAIN_VERBS)
@@ -27,6 +28,7 @@ usage: holmes VERB [arguments]
   throughput RUN...                  tables and pictures of finished or running runs
   jobs [RUN...] [--watch]            state, step, tokens/s and loss of submitted runs
   logs RUN [--rank N] [--follow]     what a run's batch script and ranks wrote
+  compare A B                        two plans (JSON files or run folders) side by side, and what differs
   site NAME                          write a first cluster file from what Slurm tells
 
 `holmes VERB --help` lists groups, options and keys. Completion: eval "$(holmes -sc install=bash)"

@@ -22,20 +22,32 @@ _PICTURES = (".pdf", ".png", ".svg")
 def act(config: DictConfig) -> front.Outcome:
     """Print the plan on stdout, as a table with its explanation or as JSON alone; draw it where asked."""
     _check_picture(config.picture)
-    if config.output == "megatron":
-        raise ConfigurationError(
-            "output=megatron: this version cannot write a plan out for Megatron-LM yet; use output=table or json."
-        )
+    if config.output_folder and config.output != "megatron":
+        raise ConfigurationError(f"output_folder={config.output_folder}: only output=megatron writes files; add it, or "
+                                 "leave output_folder out.")
     from holmes_hpc import planner
 
-    plan = planner.plan(config)
+    plan = _export(config) if config.output == "megatron" else planner.plan(config)
     if config.output == "json":
         sys.stdout.write(plan.to_json() + "\n")
-    else:
+    elif config.output == "table":
         _print(config, plan)
     if config.picture:
         _draw(config, plan, Path(config.picture))
     return 0, None
+
+
+def _export(config: DictConfig) -> Plan:
+    """Write what Megatron-LM needs into the output folder, or all of it on stdout; return the plan."""
+    from holmes_hpc.planner.megatron_export import export
+
+    made = export(config)
+    if config.output_folder:
+        made.write(Path(config.output_folder))
+        sys.stdout.write(made.files["README.txt"])
+    else:
+        sys.stdout.write(made.text)
+    return made.plan
 
 
 def _print(config: DictConfig, plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""Cases in which other tools went wrong on Slurm, named by their ids in docs/sites.md; more stand beside what they test.
+"""Cases in which other tools went wrong on Slurm, by their ids in docs/sites.md; more stand beside what they test.
 
 These need no Slurm: its programs are stand-ins that write down how they were called.
 """

@@ -40,9 +40,9 @@ def decide(config: Any, environment: dict[str, str], *, partitions: set[str] | N
     (JOB, "srun"),
     (HET, "srun"),
     (BATCH, "srun"),
-    ({**STEP, "SLURM_PTY_PORT": "5"}, "srun"),
+    ({**STEP, "SLURM_PTY_PORT": "5", "SLURM_PROCID": "0"}, "srun"),
     ({**STEP, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, "srun"),
-    ({**STEP, "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_ID": "4294967290"}, "srun"),
+    ({**STEP, "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_ID": "4294967290", "SLURM_PROCID": "0"}, "srun"),
     ({}, "slurm"),
 ], ids=["a site's srun", "salloc", "salloc of components", "batch script", "srun --pty", "a notebook",
         "salloc's own interactive step", "login node"])
@@ -64,6 +64,8 @@ def test_a_notebook_in_a_small_job_submits_a_job_of_its_own(config: Any) -> None
 def test_a_step_of_another_size_is_refused(config: Any) -> None:
     with pytest.raises(LaunchImpossibleError, match="srun started 4 tasks in job 7"):
         decide(config, {**STEP, "SLURM_STEP_NUM_TASKS": "4"}, partitions={"ib", "roce"})
+    with pytest.raises(LaunchImpossibleError, match="task 3 of `srun --pty`"):
+        decide(config, {**STEP, "SLURM_PTY_PORT": "5"}, partitions={"ib", "roce"})
 
 
 def test_without_slurm_the_cluster_is_emulated_and_the_reason_is_told(config: Any) -> None:

@@ -22,6 +22,8 @@ from holmes_hpc.submit.components import job_components, job_shape
 from holmes_hpc.submit.job import job_request, submit
 from holmes_hpc.submit.options import file_name, quoted
 from holmes_hpc.submit.script import render_script
+from holmes_hpc.submit.states import JobStatus
+from tests.runs_for_tests import ROOT
 
 ONE_PARTITION = ["cluster.partitions.ib.partition=gpu", "cluster.partitions.roce.partition=gpu"]
 
@@ -248,12 +250,12 @@ def test_submission_through_submitit(tmp_path: Path, sbatch: Path, monkeypatch: 
 def test_the_executor_is_submitits_own_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = holmes_executor.HolmesExecutor(tmp_path)
     assert isinstance(executor, submitit.SlurmExecutor)
-    answers: dict[str, Any] = {"66": holmes_executor.JobStatus("RUNNING")}
+    answers: dict[str, Any] = {"66": JobStatus("RUNNING")}
     monkeypatch.setattr(holmes_executor, "read_states", lambda ids: answers)
     job: Any = holmes_executor.HolmesJob(folder=tmp_path, job_id="66", tasks=[0])
     job.watcher.clear()
     assert job.watcher.get_state("66", mode="force") == "RUNNING"
-    answers["66"] = holmes_executor.JobStatus("COMPLETED")
+    answers["66"] = JobStatus("COMPLETED")
     time.sleep(0.01)  # submitit answers from memory when asked again within a millisecond
     assert job.watcher.get_state("66", mode="force") == "COMPLETED"
 
@@ -263,3 +265,9 @@ def test_the_script_is_valid_shell(tmp_path: Path) -> None:
     path.write_text(script(tmp_path, "launch.setup=['module load cuda', 'export X=\"a b\"']"))
     subprocess.run(["bash", "-n", str(path)], check=True)
     assert shlex.split(srun_line(path.read_text()))[0] == "srun"
+
+
+def test_submitting_loads_no_torch() -> None:
+    program = ("import sys, holmes_hpc.launch.train, holmes_hpc.launch.sweep, holmes_hpc.submit.executor, "
+               "holmes_hpc.jobs, holmes_hpc.logs\nassert not {'torch', 'pandas', 'matplotlib'} & set(sys.modules)")
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)

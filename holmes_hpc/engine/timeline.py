@@ -76,8 +76,8 @@ class Timeline:
     def rows(self) -> list[dict[str, Any]]:
         """Return the step's records as a timeline file has them, a reduction's or gather's flights after them.
 
-        A flight's kind is `R~` or `G~`, its action such as `R~0.3`: bucket 3 of reduction 0. What happened several times
-        in the step has a row for each time, `G0`, `G0+1` and so on.
+        A flight's kind is `R~` or `G~`, its action such as `R~0.3`: bucket 3 of reduction 0. What happened several
+        times in the step has a row for each time, `G0`, `G0+1` and so on.
         """
         seen: Counter[str] = Counter()
         rows: list[dict[str, Any]] = [

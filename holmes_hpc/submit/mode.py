@@ -122,6 +122,9 @@ def _in_allocation(cluster: ClusterDescription, environment: Mapping[str, str], 
             f"each of these tasks would start a run of its own. Start {cluster.world_size} tasks "
             f"(srun --ntasks={cluster.world_size}), or change the cluster file"
         )
+    if place == INTERACTIVE and environment.get("SLURM_PROCID", "0") != "0":
+        raise LaunchImpossibleError(f"task {environment['SLURM_PROCID']} of `srun --pty` in job {job}: task 0 starts "
+                                    "the run for all")
     given, needed = _nodes_in_environment(environment), len(cluster.nodes)
     if place in (STEP, INTERACTIVE) and given is not None and given < needed:
         given = probes.nodes_of_job(job)  # a step is told its own nodes alone
