@@ -27,7 +27,7 @@ MEMORY_GIB_PER_RANK = 0.5
 def act(config: DictConfig) -> front.Outcome:
     """Print the findings; the exit status is 1 when something would fail."""
     checks: list[Callable[[], Finding]] = [_python, _torch, _iproute2, _namespaces, _slurm, _processors, _memory]
-    findings = []
+    findings: list[Finding] = []
     for finding in itertools.chain((check() for check in checks), _cluster(config), _on_slurm(config, findings)):
         findings.append(finding)
         sys.stdout.write(f"{finding}\n")
