@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from omegaconf import DictConfig
 
@@ -17,7 +18,15 @@ def act(config: DictConfig) -> front.Outcome:
     return train(config)
 
 
-COMMAND = front.Command("train", "Plan one job over all partitions of the cluster, launch it, and train.", act)
+def sweep(configs: Sequence[DictConfig], words: Sequence[str], place: Path) -> list[front.Outcome] | None:
+    """Submit all jobs of a sweep to Slurm at once; None where they run here, one after another."""
+    from holmes_hpc.launch.sweep import sweep as submit_all
+
+    return submit_all(configs, words, place)
+
+
+COMMAND = front.Command("train", "Plan one job over all partitions of the cluster, launch it, and train.", act,
+                        sweep=sweep)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -59,6 +59,10 @@ class SubmittedJob:
         return [row["step"] for row in self.rows]
 
     @property
+    def checkpoints(self) -> list[Path]:
+        return sorted((self.folder / "checkpoints").glob("step-*"))
+
+    @property
     def log(self) -> str:
         """All that was written: the batch script's log, then the ranks'."""
         paths = sorted((self.folder / "logs").glob("*.log"))

@@ -9,6 +9,19 @@ from collections.abc import Mapping
 
 from holmes_hpc.errors import ConfigurationError
 
+# NCCL calls both InfiniBand and RoCE "IB". None leaves the choice to NCCL: inside a node it takes NVLink or
+# shared memory anyway; EFA, Slingshot and Omni-Path need an external plugin, which NCCL prefers to its own
+# networks and whose name changed between versions ("AWS Libfabric", "Libfabric").
+NET_NAMES: Mapping[str, str | None] = {
+    "local": None,
+    "ib": "IB",
+    "roce": "IB",
+    "ethernet": "Socket",
+    "efa": None,
+    "slingshot": None,
+    "opa": None,
+}
+
 
 def node_environment(hca: str | None, gid_index: int | None, interface: str | None) -> dict[str, str]:
     """Return the NCCL variables of every rank on one node, to be set before torch is imported.

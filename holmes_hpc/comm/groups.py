@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, Store, Work
 
+from holmes_hpc.comm.activity import Activity
 from holmes_hpc.comm.gloo import GlooBackend
 from holmes_hpc.comm.nccl import NcclBackend
 from holmes_hpc.comm.networks import NodeNetworks
@@ -68,6 +69,7 @@ class Communicator:
         self.backend = backend
         self.device = backend.device
         self.train_timeout = train_timeout
+        self.activity = Activity()
         self._groups: dict[int, ProcessGroup] = {0: world}
         self._index: dict[ProcessGroup, int] = {world: 0}
         self._reverse: dict[ProcessGroup, ProcessGroup] = {}
@@ -127,7 +129,11 @@ class Communicator:
 
     def describe(self, group: ProcessGroup) -> str:
         """Return the group in words: kind, ranks with their nodes, network, interface."""
-        return _describe(self.plan, self.plan.groups[self._index[group]], self.backend)
+        return self.describe_index(self._index[group])
+
+    def describe_index(self, index: int) -> str:
+        """Return the group of `Plan.groups[index]` in words."""
+        return _describe(self.plan, self.plan.groups[index], self.backend)
 
     def wait(self, work: Work | None, group: ProcessGroup, doing: str) -> None:
         """Wait for an operation, at most the training timeout. Raises NetworkError that names the group.
@@ -144,9 +150,10 @@ class Communicator:
 
     @contextmanager
     def naming(self, group: ProcessGroup, doing: str) -> Iterator[None]:
-        """Turn torch's errors inside the block into NetworkErrors that name the group."""
+        """Turn torch's errors inside the block, an operation of the group, into NetworkErrors that name it."""
         try:
-            yield
+            with self.activity.waiting(self._index[group], doing):
+                yield
         except RuntimeError as error:
             raise NetworkError(
                 f"rank {self.rank}, {doing}: {self.describe(group)} broke: {_cause(error)}; "

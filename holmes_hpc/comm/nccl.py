@@ -7,7 +7,7 @@ once, so it goes into the environment before torch is imported (`cluster/nccl.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,24 +15,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from holmes_hpc.cluster.nccl import check_environment, node_environment
+from holmes_hpc.cluster.nccl import NET_NAMES, check_environment, node_environment
 from holmes_hpc.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from holmes_hpc.comm.networks import NodeNetworks
-
-# NCCL calls both InfiniBand and RoCE "IB". None leaves the choice to NCCL: inside a node it takes NVLink or
-# shared memory anyway; EFA, Slingshot and Omni-Path need an external plugin, which NCCL prefers to its own
-# networks and whose name changed between versions ("AWS Libfabric", "Libfabric").
-NET_NAMES: Mapping[str, str | None] = {
-    "local": None,
-    "ib": "IB",
-    "roce": "IB",
-    "ethernet": "Socket",
-    "efa": None,
-    "slingshot": None,
-    "opa": None,
-}
 
 __all__ = ["NET_NAMES", "NcclBackend", "check_environment", "group_options", "new_options", "node_environment"]
 

@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.registry import SOURCES
 
 _PATHS = {"tokens": "file of tokens", "megatron": ".bin and .idx without their endings", "text": "folder of text"}
 _BYTES = 256
@@ -40,6 +41,8 @@ def check_data(config: DictConfig) -> None:
 
 def _source(config: DictConfig, source: Any, prefix: str, tokenizer: str | None, end_of_document: str | None) -> None:
     kind = f"data={source.name}" if prefix == "data" else f"{prefix}.name={source.name}"
+    if source.name in SOURCES and SOURCES[source.name].needs_path and not source.path:
+        raise ConfigurationError(f"{kind} needs {prefix}.path: the plug-in that added it reads files.")
     if source.name in _PATHS and not source.path:
         raise ConfigurationError(f"{kind} needs {prefix}.path, the {_PATHS[source.name]}; or use python_docs.")
     if source.name == "python_docs" and source.path:

@@ -16,13 +16,14 @@ _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _NAME = re.compile(r"\w[\w .,=+@-]*")
 _LAYER_SPLITS = ("adaptive", "holmes", "uniform")
 _TIME_LIMIT = re.compile(r"(\d+-)?\d+(:\d+){0,2}|infinite|unlimited", re.IGNORECASE)
+SIGNALS = ("USR2", "USR1", "TERM", "INT", "HUP")
 _SHORT_FORM = ("nodes", "gpus_per_node", "gpu", "nic", "nics_per_node")
 
 
 def check_rules(config: DictConfig, *, cluster_named: bool) -> None:
     """Check every rule between settings. Raises ConfigurationError for the first that is broken."""
     every: list[Callable[[DictConfig], None]] = [_model, _batch, _layer_split, _schedule, _pipelines, _optimizer,
-                                                 check_data, _run]
+                                                 check_data, _run, _signal]
     if cluster_named:
         every += [_cluster_name, _partitions, _links, _rates]
     for rule in every:
@@ -159,6 +160,14 @@ def _run(config: DictConfig) -> None:
         )
     if not config.run.folder:
         raise ConfigurationError("run.folder is empty; name a folder, such as runs.")
+
+
+def _signal(config: DictConfig) -> None:
+    if config.launch.signal not in SIGNALS:
+        raise ConfigurationError(
+            f"launch.signal={config.launch.signal}: expected a signal by which ranks can save and stop, one of "
+            f"{', '.join(SIGNALS)}.{near(str(config.launch.signal), SIGNALS)}"
+        )
 
 
 def _cluster_name(config: DictConfig) -> None:

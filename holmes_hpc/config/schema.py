@@ -1,7 +1,8 @@
 """The typed schema of every Hydra group.
 
 A field's metadata carries what its type cannot say: `help` (one line), `minimum`, `maximum`, `above` (exclusive
-lower bound) and `valid` (the values that a word may take). `config.check` applies them and names the path.
+lower bound), `valid` (the values that a word may take) and `added` (the registry of what plug-ins add to them).
+`config.check` applies them and names the path.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Partition:
     exclude: str | None = setting(None, "nodes to leave out (--exclude)")
     gres: str | None = setting(None, "Slurm generic resources (--gres); default: from gpus_per_node")
     cpus_per_task: int | None = setting(None, "CPU cores of each rank", minimum=1)
+    sbatch: dict[str, Any] = setting({}, "further options of sbatch for this label, such as {reservation: a}; null "
+                                         "leaves out one that we write")
 
 
 @dataclass
@@ -103,8 +106,10 @@ class Model:
     vocab_size: int = setting(256, "tokens of the vocabulary", minimum=2)
     sequence_length: int = setting(128, "tokens of a sample", minimum=1)
     tied_embeddings: bool = setting(True, "the head shares the embedding's table")
-    normalization: str = setting("layernorm", "normalisation", valid=("layernorm", "rmsnorm"))
-    activation: str = setting("gelu", "activation of the feed-forward layer", valid=("gelu", "swiglu"))
+    normalization: str = setting("layernorm", "normalisation", valid=("layernorm", "rmsnorm"),
+                                 added="normalizations")
+    activation: str = setting("gelu", "activation of the feed-forward layer", valid=("gelu", "swiglu"),
+                              added="activations")
     position_embedding: str = setting("learned", "positions", valid=("learned", "rotary"))
     rotary_base: float = setting(10000.0, "base of the rotary angles", above=0)
     bias: bool = setting(True, "linear layers and layernorm have biases")
@@ -117,7 +122,7 @@ class Parallel:
     """How the work is divided. Fields left null are chosen by the planner."""
 
     strategy: str = setting("auto", "who lays ranks out",
-                            valid=("auto", "holmes", "megatron", "flashflex", "manual"))
+                            valid=("auto", "holmes", "megatron", "flashflex", "manual"), added="strategies")
     tensor: int | None = setting(None, "tensor-parallel degree", minimum=1)
     pipeline: int | None = setting(None, "pipeline stages", minimum=1)
     data: int | None = setting(None, "data-parallel degree", minimum=1)
@@ -189,7 +194,7 @@ class Optimizer:
 class Source:
     """One source of a mixture. Settings left null are those of the group `data`."""
 
-    name: str = setting("???", "kind of data", valid=("python_docs", "tokens", "megatron", "text"))
+    name: str = setting("???", "kind of data", valid=("python_docs", "tokens", "megatron", "text"), added="sources")
     weight: float = setting(1.0, "share of the samples, relative to the other weights", above=0)
     path: str | None = setting(None, "as data.path")
     dtype: str | None = setting(None, "default: data.dtype", valid=("uint8", "uint16", "uint32"))
@@ -204,7 +209,7 @@ class Data:
     """Where the tokens come from, and in which order."""
 
     name: str = setting("python_docs", "kind of data",
-                        valid=("python_docs", "tokens", "megatron", "text", "mixture"))
+                        valid=("python_docs", "tokens", "megatron", "text", "mixture"), added="sources")
     path: str | None = setting(None, "tokens: the file; megatron: the .bin and .idx without their endings; text: the "
                                      "folder, or one file")
     dtype: str = setting("uint16", "tokens: type of a token in a file without a header",
@@ -235,10 +240,13 @@ class Launch:
     requeue: bool = setting(True, "a preempted job goes back into the queue")
     templates: str | None = setting(None, "folder of own batch script templates, searched before ours")
     srun_args: list[str] = setting([], "further arguments of srun")
-    container: str | None = setting(None, "container image")
+    container: str | None = setting(None, "container image that the ranks run in")
+    container_kind: str = setting("apptainer", "what starts the container", valid=("apptainer", "pyxis"))
+    container_args: list[str] = setting([], "further arguments of apptainer exec, or with pyxis of srun")
+    python: str | None = setting(None, "Python of the ranks; default: the submitting one, in a container python3")
     on_mismatch: str = setting("fail", "when a node is not as described",
                                valid=("fail", "ethernet", "exclude_node"))
-    max_jobs: int | None = setting(None, "most jobs in the queue at a time", minimum=1)
+    max_jobs: int | None = setting(None, "most jobs of a sweep that run at a time", minimum=1)
     probe: bool = setting(False, "measure the links before training")
     backend: str = setting("auto", "communication library: NCCL on GPUs, gloo on CPUs",
                            valid=("auto", "gloo", "nccl"))
@@ -265,4 +273,7 @@ class Root:
     optimizer: Optimizer = group(Optimizer, "the optimizer")
     launch: Launch = group(Launch, "where and how the run starts")
     run: Run = group(Run, "the run folder")
+    plugins: list[str] = setting([], "modules, or paths of .py files, that add kinds of your own (docs/extending.md)")
     output: str = setting("table", "what `plan` prints", valid=("table", "json", "megatron"))
+    output_folder: str | None = setting(None, "folder into which `plan output=megatron` writes its files")
+    picture: str | None = setting(None, "file into which `plan` draws the simulated timeline, such as plan.png")

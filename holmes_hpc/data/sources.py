@@ -10,6 +10,7 @@ import numpy
 from numpy.typing import NDArray
 
 from holmes_hpc.data import python_docs, token_file
+from holmes_hpc.data.added import read_added
 from holmes_hpc.data.cache import read_text
 from holmes_hpc.data.megatron import MAGIC as MEGATRON_MAGIC
 from holmes_hpc.data.megatron import read_megatron
@@ -17,6 +18,7 @@ from holmes_hpc.data.settings import SourceSettings
 from holmes_hpc.data.tokenizer import ByteTokenizer
 from holmes_hpc.data.tokens import TokenArray, Tokens, file_size, read_bytes, read_flat
 from holmes_hpc.errors import ConfigurationError, DataError
+from holmes_hpc.registry import SOURCES, unknown
 
 _CHECKED_WINDOWS = 64
 _CHECKED_TOKENS = 4096
@@ -87,10 +89,12 @@ def open_source(settings: SourceSettings, vocab_size: int) -> Source:
                 f"fewer. Set model.vocab_size to at least {python_docs.VOCAB_SIZE}, or data.name=tokens.")
         training, validation = python_docs.read_python_docs()
         return Source(settings.label, training, validation, python_docs.VOCAB_SIZE, ByteTokenizer.identity)
-    if settings.kind not in _READERS:
-        raise ConfigurationError(f"{settings.key('name')}={settings.kind} does not work in this version. Set "
-                                 f"{settings.key('name')} to one of python_docs, {', '.join(_READERS)}.")
-    tokens = _READERS[settings.kind](settings, vocab_size)
+    if settings.kind in _READERS:
+        tokens = _READERS[settings.kind](settings, vocab_size)
+    elif settings.kind in SOURCES:
+        tokens = read_added(settings, SOURCES[settings.kind])
+    else:
+        raise unknown(SOURCES, settings.kind, ("python_docs", *_READERS))
     count = len(tokens.array)
     border = count - int(count * settings.validation_fraction)
     return Source(settings.label, tokens.array[:border], tokens.array[border:], tokens.vocab_size, tokens.tokenizer)

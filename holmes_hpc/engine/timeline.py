@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from holmes_hpc.comm.activity import Activity
 from holmes_hpc.values import Action, ActionKind
 
 COMPUTE = frozenset({
     ActionKind.FORWARD, ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT,
     ActionKind.OPTIMIZER,
 })
-RECEIVES = frozenset({ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT})
+RECEIVES = frozenset({ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT, ActionKind.TAKE_TURN})
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,11 @@ class Timeline:
     """The records of one step; times are seconds since `start()`.
 
     `records` say what the rank itself did: for reductions and gathers, how long it waited for them. `flights` say
-    when they were on their way.
+    when they were on their way. `activity` is told of every action.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, activity: Activity | None = None) -> None:
+        self._activity = activity or Activity()
         self.records: list[tuple[Action, float, float]] = []
         self.flights: list[Flight] = []
         self._zero = 0.0
@@ -53,6 +55,7 @@ class Timeline:
     @contextmanager
     def record(self, action: Action) -> Iterator[None]:
         """Record the time that the body takes as `action`'s."""
+        self._activity.begin(str(action))
         begin = time.perf_counter()
         yield
         self.records.append((action, begin - self._zero, time.perf_counter() - self._zero))
@@ -73,8 +76,8 @@ class Timeline:
     def rows(self) -> list[dict[str, Any]]:
         """Return the step's records as a timeline file has them, a reduction's or gather's flights after them.
 
-        A flight's kind is `R~` or `G~`, its action such as `R~0.3`: bucket 3 of reduction 0. An action that was waited
-        for several times has a row for each time, `G0`, `G0+1` and so on.
+        A flight's kind is `R~` or `G~`, its action such as `R~0.3`: bucket 3 of reduction 0. What happened several
+        times in the step has a row for each time, `G0`, `G0+1` and so on.
         """
         seen: Counter[str] = Counter()
         rows: list[dict[str, Any]] = [
@@ -83,7 +86,8 @@ class Timeline:
             for action, start, end in self.records
         ]
         return rows + [
-            {"action": f"{flight.kind.value}~{flight.reduction}.{flight.bucket}", "kind": f"{flight.kind.value}~",
+            {"action": _once(f"{flight.kind.value}~{flight.reduction}.{flight.bucket}", seen),
+             "kind": f"{flight.kind.value}~",
              "pipeline": -1, "stage": -1, "microbatch": -1, "start": round(flight.start, 6),
              "end": round(flight.end, 6)}
             for flight in self.flights
@@ -94,7 +98,7 @@ class Timeline:
         return self.seconds(COMPUTE)
 
     def receive_wait_seconds(self) -> float:
-        """Return the seconds spent waiting for messages of neighbouring stages: the pipeline's bubble."""
+        """Return the seconds spent waiting for neighbouring stages, or for a turn: the pipeline's bubble."""
         return self.seconds(RECEIVES)
 
     def reduce_seconds(self) -> float:

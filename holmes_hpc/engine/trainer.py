@@ -31,7 +31,8 @@ from holmes_hpc.engine.state import StateEntry, state_entries
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.engine.validation import forward_actions
 from holmes_hpc.errors import RunFailedError
-from holmes_hpc.metrics import RankReport, StepMetrics, Usage
+from holmes_hpc.metrics import RankReport, StepMetrics, Stragglers, Usage
+from holmes_hpc.metrics.step import BY_RANK_EVERY, memory_by_rank
 from holmes_hpc.metrics.usage import memory_gib
 from holmes_hpc.planner import build_schedule
 from holmes_hpc.runs import RunFolder
@@ -66,7 +67,8 @@ class Trainer:
         self._job = job
         train, plan, rank = job.train, job.plan, job.rank
         dtype = DTYPES[train.precision]
-        self._model = LocalModel(plan, rank, job.architecture, train.seed, communicator=job.communicator)
+        device = job.communicator.device
+        self._model = LocalModel(plan, rank, job.architecture, train.seed, device, job.communicator)
         actions = self._scheduled_actions()
         end = next(i for i, action in enumerate(actions) if action.kind is ActionKind.OPTIMIZER)
         self._actions, self._gathers = actions[:end], actions[end + 1:]
@@ -76,11 +78,13 @@ class Trainer:
         self._executor = Executor(plan, rank, self._model, self._gradients, self._gatherer, job.communicator,
                                   job.architecture, dtype)
         self._guard = Guard(train, job.optimizer, rank)
-        self._timeline = Timeline()
-        self._batches = TrainingBatches(plan, job.dataset, train.seed)
+        self._activity = job.communicator.activity
+        self._timeline = Timeline(self._activity)
+        self._batches = TrainingBatches(plan, job.dataset, train.seed, device)
         self._pipelines = {pipeline for pipeline, _ in plan.stages_of(rank)}
-        self._validation = validation_batches(plan, job.dataset, train.validation_samples)
+        self._validation = validation_batches(plan, job.dataset, train.validation_samples, device)
         self._checkpoints = self._make_checkpoints(dtype)
+        self._stragglers = Stragglers(plan, job.say if rank == 0 else lambda text: None)
         self._step_began = 0.0
         self._exposed_later = 0.0
         self._stopping = False
@@ -111,6 +115,7 @@ class Trainer:
             self._write(row)
             if last or (train.timeline_every and step % train.timeline_every == 0):
                 self._write_timeline(step)
+            self._activity.begin("checkpoint")
             self._checkpoints.after_step(step)
             if "validation_loss" in row:
                 self._synchronise()
@@ -122,6 +127,7 @@ class Trainer:
         """Train one step (counted from 1) and return its row of the metrics; all ranks call it."""
         job = self._job
         self._timeline.start()
+        self._activity.begin("loading data", step)
         self._gatherer.start(self._timeline)
         batches = self._batches.load(step, self._pipelines)
         self._gradients.start(self._timeline)
@@ -142,6 +148,9 @@ class Trainer:
         now = time.perf_counter()
         step_seconds, self._step_began = now - self._step_began, now
         row = job.metrics.row(step, reports, step_seconds=step_seconds, grad_norm=norm, learning_rate=rate)
+        row["stragglers"] = self._stragglers.add(step, [each.own_seconds for each in reports], step_seconds)
+        if step == job.train.steps or step % BY_RANK_EVERY == 0:
+            row |= memory_by_rank(reports)
         return row | self._guard.row()
 
     def state_entries(self) -> Iterator[StateEntry]:
@@ -208,7 +217,8 @@ class Trainer:
         """Return the reports of all ranks and the global norm of the gradients, in one collective."""
         job = self._job
         report = RankReport(loss, self._timeline.receive_wait_seconds(), exposed_seconds, memory_gib(),
-                            *job.usage.sent_since_last(), stop=float(job.stop_requested()))
+                            *job.usage.sent_since_last(), stop=float(job.stop_requested()),
+                            own_seconds=self._activity.own_seconds())
         table = torch.zeros(job.plan.world_size, RankReport.length() + 1, dtype=torch.float64)
         table[job.rank] = torch.tensor([*report.row(), self._gradients.local_square_sum()], dtype=torch.float64)
         self._combine(table)
@@ -218,6 +228,7 @@ class Trainer:
 
     def _validate(self) -> float:
         self._gatherer.finish()
+        self._activity.begin("validation")
         actions = forward_actions(self._job.plan, self._job.rank, self._validation)
         share = self._executor.run(actions, self._validation, Timeline(), training=False)
         loss = torch.tensor([share], dtype=torch.float64)
@@ -231,6 +242,7 @@ class Trainer:
         """Wait for all ranks, so that the next step is timed from a common start."""
         self._job.communicator.barrier()
         self._job.usage.sent_since_last()
+        self._activity.own_seconds()
         self._step_began = time.perf_counter()
 
     def _write(self, row: dict[str, Any]) -> None:

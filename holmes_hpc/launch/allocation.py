@@ -60,15 +60,21 @@ def allocate(config: Any, plan: Plan, given: Sequence[GivenNode]) -> tuple[Plan,
     cluster = ClusterDescription.from_config(config.cluster)
     found = _assign(cluster, given)
     mismatches = find_mismatches(found, uses_verbs=config.launch.backend == "nccl")
-    ethernet_only = _settle(mismatches, str(config.launch.on_mismatch))
+    ethernet_only = _settle(mismatches, found, str(config.launch.on_mismatch))
     nodes = tuple(_over_ethernet(node) if report.node in ethernet_only else node for node, report in found)
     slots = {node.slot: report.node for node, report in found}
-    if nodes != cluster.nodes:
-        LOG.info("the nodes are others than planned: planning anew")
+    if not _is_planned_for(plan, nodes):
+        LOG.info("the nodes are others than planned, or in another order: planning anew")
         plan = make_plan(config, mode="slurm", cluster=dataclasses.replace(cluster, nodes=nodes))
     first, report = found[0]
     host = report.interfaces.get(interfaces_of(first)[ETHERNET]) or report.node
     return bind(plan, slots), Allocation(slots, host, ethernet_only)
+
+
+def _is_planned_for(plan: Plan, nodes: Sequence[Node]) -> bool:
+    """Say whether the plan, which an earlier start may have made, is for these nodes in this order."""
+    wanted = [(node.slot, node.fabric, node.gpu) for node in nodes for _ in range(node.gpus)]
+    return [(place.slot, place.fabric, place.gpu) for place in plan.ranks] == wanted
 
 
 def _assign(cluster: ClusterDescription, given: Sequence[GivenNode]) -> list[tuple[Node, NodeReport]]:
@@ -120,19 +126,35 @@ def _refusal(cluster: ClusterDescription, given: Sequence[GivenNode], node: Give
             "cluster.partitions.<label>.nodes and gpus_per_node")
 
 
-def _settle(mismatches: list[Mismatch], on_mismatch: str) -> tuple[str, ...]:
+def _settle(mismatches: Sequence[Mismatch], found: Sequence[tuple[Node, NodeReport]], on_mismatch: str
+            ) -> tuple[str, ...]:
     """Return the nodes that go on over Ethernet, or raise."""
     if not mismatches:
         return ()
     text = "; ".join(map(str, mismatches))
     nodes = tuple(dict.fromkeys(mismatch.node for mismatch in mismatches))
     if on_mismatch == "exclude_node":
-        raise ExcludeNodesError(f"nodes are not as described, the job is queued again without them: {text}", nodes)
+        _refuse_wrong_description(nodes, found, text)
+        raise ExcludeNodesError(f"nodes are not as described, the job goes on without them: {text}", nodes)
+    hopeless = [mismatch for mismatch in mismatches if mismatch.network in (ETHERNET, "gpu")]
+    if on_mismatch == "ethernet" and hopeless:
+        raise NetworkError(f"nodes are not as described, and Ethernet does not help: {'; '.join(map(str, hopeless))}")
     if on_mismatch == "fail":
         raise NetworkError(f"nodes are not as described: {text}; or set launch.on_mismatch=ethernet to go on over "
                            "Ethernet on them, or exclude_node to try others")
     LOG.warning("going on over Ethernet (launch.on_mismatch=ethernet): %s", text)
     return nodes
+
+
+def _refuse_wrong_description(nodes: Sequence[str], found: Sequence[tuple[Node, NodeReport]], text: str) -> None:
+    """Refuse to exclude all of a label's nodes, one after another: then the description is wrong, not they."""
+    by_label: dict[str, list[str]] = {}
+    for node, report in found:
+        by_label.setdefault(node.label, []).append(report.node)
+    for label, names in by_label.items():
+        if len(names) > 1 and set(names) <= set(nodes):
+            raise NetworkError(f"no node of the label {label} is as described, so cluster.partitions.{label} is wrong "
+                               f"rather than they, and none is excluded: {text}")
 
 
 def _over_ethernet(node: Node) -> Node:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 import socket
 import struct
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from fcntl import ioctl
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,18 @@ class Port:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """What one node has. `interfaces` maps those that are up to their IPv4 address, None where there is none."""
+    """What one node has.
+
+    `interfaces` maps those that are up to their IPv4 address, None where there is none; `down` names the others.
+    `speeds_gbps` holds the rates, 10^9 bit/s, of those that tell one (virtual ones invent theirs).
+    """
 
     node: str
     interfaces: dict[str, str | None]
     ports: tuple[Port, ...]
     gpus: int
+    down: tuple[str, ...] = ()
+    speeds_gbps: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -49,34 +56,33 @@ class NodeReport:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> NodeReport:
         """Read a report that `to_json` made."""
-        return cls(data["node"], dict(data["interfaces"]), tuple(Port(**port) for port in data["ports"]), data["gpus"])
+        return cls(data["node"], dict(data["interfaces"]), tuple(Port(**port) for port in data["ports"]), data["gpus"],
+                   tuple(data["down"]), dict(data["speeds_gbps"]))
 
     def active_adapters(self, family: str) -> list[str]:
         """Return the adapters with an active port of a family, in name order."""
         return sorted({port.adapter for port in self.ports if port.family == family and port.state == "ACTIVE"})
 
 
-def read_node(name: str, root: Path = Path("/")) -> NodeReport:
-    """Return the report of this node."""
-    return NodeReport(name, _interfaces(root), tuple(_ports(root)), _gpus(root))
-
-
-def _interfaces(root: Path) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    folder = root / "sys/class/net"
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if _read(path / "operstate") in ("up", "unknown"):
-            found[path.name] = _address(path.name)
-    return found
-
-
-def _address(interface: str) -> str | None:
+def address_of(interface: str) -> str | None:
+    """Return the IPv4 address of an interface of this machine, None where it has none."""
     request = struct.pack("256s", interface.encode()[:_INTERFACE_NAME_BYTES])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
             return socket.inet_ntoa(ioctl(any_socket.fileno(), _SIOCGIFADDR, request)[20:24])
         except OSError:
             return None
+
+
+def read_node(name: str, root: Path = Path("/"), address: Callable[[str], str | None] = address_of) -> NodeReport:
+    """Return the report of this node; `root` and `address` stand for another one's files and addresses."""
+    folder = root / "sys/class/net"
+    found = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    up = [path for path in found if _read(path / "operstate") in ("up", "unknown")]
+    speeds = {path.name: int(_read(path / "speed") or 0) / 1000 for path in up
+              if _read(path / "speed").isdigit()}  # -1, or no answer at all, where there is none
+    return NodeReport(name, {path.name: address(path.name) for path in up}, tuple(_ports(root)), _gpus(root),
+                      tuple(path.name for path in found if path not in up), speeds)
 
 
 def _ports(root: Path) -> list[Port]:

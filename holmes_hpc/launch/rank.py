@@ -14,6 +14,7 @@ import torch
 from torch.distributed import TCPStore
 
 from holmes_hpc.architecture import Architecture
+from holmes_hpc.cluster.nccl import device_index
 from holmes_hpc.comm.groups import Communicator, connect
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.comm.reduce import all_reduce_scalars
@@ -22,6 +23,7 @@ from holmes_hpc.engine import Job, Trainer
 from holmes_hpc.engine.sharing import share_numbers
 from holmes_hpc.errors import DataError, HolmesError, RunFailedError
 from holmes_hpc.launch.settings import RankSettings
+from holmes_hpc.launch.watching import report_error, watched
 from holmes_hpc.metrics import StepMetrics, Usage
 from holmes_hpc.runs import update_job
 
@@ -40,13 +42,7 @@ def run_rank(settings: RankSettings, progress: Progress, say: Say) -> int:
     try:
         completed = _train(settings, progress, say)
     except Exception as error:
-        report = {
-            "type": type(error).__name__,
-            "message": str(error),
-            "ours": isinstance(error, HolmesError),
-            "traceback": traceback.format_exc(),
-        }
-        settings.folder.rank_error_path(settings.rank).write_text(json.dumps(report, indent=2))
+        report_error(settings, error)
         traceback.print_exc()
         return error.exit_status if isinstance(error, HolmesError) else 1
     return 0 if completed else PREEMPTED
@@ -59,9 +55,10 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     dataset = open_dataset(config.data, architecture)
     store = _rendezvous(settings, config.train.start_timeout_seconds)
     networks = NodeNetworks(settings.node, settings.interfaces, settings.slot.split("/")[0])
+    backend = _backend(str(config.launch.backend), emulated=settings.emulated)
     communicator = connect(
         store, settings.rank, plan.world_size, plan, networks,
-        backend="gloo" if config.launch.backend == "auto" else config.launch.backend,
+        backend=backend, device=_device(settings) if backend == "nccl" else None,
         start_timeout=timedelta(seconds=config.train.start_timeout_seconds),
         train_timeout=timedelta(seconds=config.train.timeout_seconds),
         progress=progress,
@@ -74,10 +71,27 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     metrics = StepMetrics(plan, architecture, settings.peak_tflops, settings.emulated)
     job = Job(plan, settings.rank, architecture, dataset, communicator, settings.folder, metrics, usage,
               config.train, config.optimizer, say, settings.stop_requested)
-    completed = Trainer(job).run()
-    communicator.barrier()  # the first rank that leaves may take the others with it
+    with watched(communicator, settings):
+        completed = Trainer(job).run()
+        communicator.barrier()  # the first rank that leaves may take the others with it
     communicator.close()
     return completed
+
+
+def _backend(wanted: str, *, emulated: bool) -> str:
+    """Return the communication library: `auto` is NCCL where this process sees GPUs, else gloo."""
+    if wanted != "auto":
+        return wanted
+    return "nccl" if not emulated and torch.cuda.is_available() and torch.distributed.is_nccl_available() else "gloo"
+
+
+def _device(settings: RankSettings) -> torch.device:
+    """Return this rank's GPU, which torch uses from now on. Raises ConfigurationError where there are too few."""
+    place = settings.plan.ranks[settings.rank]
+    tasks = sum(other.node == place.node for other in settings.plan.ranks)
+    index = device_index(place.local_rank, torch.cuda.device_count(), tasks)
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
 
 
 def _write_job(settings: RankSettings, communicator: Communicator) -> None:

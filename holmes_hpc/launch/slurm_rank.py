@@ -7,8 +7,10 @@ anew where they are others than planned, and publishes plan and meeting point; t
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -17,6 +19,7 @@ from holmes_hpc.cluster import ClusterDescription, Machine, Node
 from holmes_hpc.cluster.nccl import check_environment, node_environment
 from holmes_hpc.cluster.nics import ETHERNET
 from holmes_hpc.cluster.slurm.step import StepLayout
+from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.launch.allocation import Allocation, ExcludeNodesError, allocate
 from holmes_hpc.launch.meeting import Meeting, RefusedError
@@ -27,11 +30,17 @@ from holmes_hpc.launch.stopping import Stopping
 from holmes_hpc.runs import RunFolder, Start, read_result, write_result
 from holmes_hpc.values import Plan
 
+LOG = logging.getLogger(__name__)
+
 PREEMPTED = 3
 
 
-def be_rank(folder: RunFolder, layout: StepLayout) -> int:
-    """Bind the plan together with the other ranks, train, and return the exit status."""
+def be_rank(folder: RunFolder, layout: StepLayout, *, supervised: bool = False) -> int:
+    """Bind the plan together with the other ranks, train, and return the exit status.
+
+    Where somebody else settles a failed run when all ranks have ended (`supervised`: our batch script does), they leave
+    only what went wrong; else the first that fails writes result.json.
+    """
     config = OmegaConf.load(folder.config_path)
     start = Start(folder, layout.name)
 
@@ -44,18 +53,27 @@ def be_rank(folder: RunFolder, layout: StepLayout) -> int:
         settings = _prepare(config, start, layout, stopping)
     except HolmesError as error:
         sys.stderr.write(f"{error}\n")
-        _write_refusal(folder, layout, error)
+        report = {"type": type(error).__name__, "message": str(error), "ours": True}
+        folder.write_json(folder.rank_error_path(layout.rank), report)
         leave(None, error.exit_status)
+        if error.exit_status != PREEMPTED:
+            _write_failed(folder, str(error), supervised or isinstance(error, RefusedError))
+        elif layout.rank == 0:
+            write_result(folder, "preempted", error=str(error), emulated=False)
         return error.exit_status
     from holmes_hpc.launch.rank import run_rank
 
     status = run_rank(settings, lambda done, total, text: None, lambda text: _say(layout, text))
     leave(None, status)
-    _write_end(folder, layout, status, stopping)
+    if status not in (0, PREEMPTED):
+        _write_failed(folder, _error_of(folder, layout), supervised)
+    elif layout.rank == 0:
+        _write_good_end(folder, status, stopping)
     return status
 
 
 def _prepare(config: Any, start: Start, layout: StepLayout, stopping: Stopping) -> RankSettings:
+    load_plugins(config)
     meeting = Meeting(start, layout, config.train.start_timeout_seconds)
     if config.launch.backend == "nccl":
         check_environment(os.environ)
@@ -71,9 +89,12 @@ def _bind(config: Any, meeting: Meeting) -> None:
     """On rank 0: fit the plan to the nodes and publish it, or publish why that is impossible."""
     run = meeting.start.run
     try:
+        before = _start_before(meeting.start)
         run.forget_attempt()
         plan = Plan.from_json(run.plan_path.read_text())
-        meeting.publish(*allocate(config, plan, meeting.nodes()))
+        nodes = meeting.nodes()
+        _say_failed_before(before, [node.name for node in nodes])
+        meeting.publish(*allocate(config, plan, nodes))
     except ExcludeNodesError as error:
         meeting.start.write("exclude.json", {"nodes": list(error.nodes)})
         meeting.refuse(error)
@@ -81,6 +102,20 @@ def _bind(config: Any, meeting: Meeting) -> None:
     except HolmesError as error:
         meeting.refuse(error)
         raise
+
+
+def _start_before(start: Start) -> Start | None:
+    """Return the start before this one."""
+    others = sorted((path for path in start.run.starts.glob("*/") if path.name != start.name),
+                    key=lambda path: path.stat().st_ctime)
+    return Start(start.run, others[-1].name) if others else None
+
+
+def _say_failed_before(before: Start | None, nodes: Sequence[str]) -> None:
+    again = [name for name in before.failed_nodes() if name in nodes] if before is not None else []
+    if again:
+        LOG.warning("WARNING: node %s failed in the last start and is in use again; if it fails once more, leave it "
+                    "out by cluster.partitions.<label>.exclude=%s", ", ".join(again), ",".join(again))
 
 
 def _settings(config: Any, start: Start, layout: StepLayout, plan: Plan, allocation: Allocation,
@@ -106,22 +141,18 @@ def _nccl_environment(node: Node) -> dict[str, str]:
     return node_environment(node.hca, node.gid_index, node.interface)
 
 
-def _write_refusal(folder: RunFolder, layout: StepLayout, error: HolmesError) -> None:
-    """Say in result.json why nothing was trained: rank 0 does, or a rank that heard nothing of rank 0."""
-    if layout.rank == 0 or (not isinstance(error, RefusedError) and read_result(folder) is None):
-        status = "preempted" if error.exit_status == PREEMPTED else "failed"
-        write_result(folder, status, error=str(error), emulated=False)
+def _write_failed(folder: RunFolder, error: str, supervised: bool) -> None:
+    # Until somebody knows how all ranks ended and what Slurm does with the job, the run counts as going on.
+    if not supervised and read_result(folder) is None:
+        write_result(folder, "failed", error=error, emulated=False)
 
 
-def _write_end(folder: RunFolder, layout: StepLayout, status: int, stopping: Stopping) -> None:
-    """Write result.json: rank 0 for a good end; the first that fails, and the batch script may know better."""
-    if status == 0 and layout.rank == 0:
+def _write_good_end(folder: RunFolder, status: int, stopping: Stopping) -> None:
+    if status == 0:
         write_result(folder, "completed", error=None, emulated=False)
-    elif status == PREEMPTED and layout.rank == 0:
-        told = f"this rank received {stopping.told}" if stopping.told else "another rank was told to stop"
-        write_result(folder, "preempted", error=f"stopped before the end: {told}", emulated=False)
-    elif status not in (0, PREEMPTED) and read_result(folder) is None:
-        write_result(folder, "failed", error=_error_of(folder, layout), emulated=False)
+    else:
+        told = f"rank 0 received {stopping.told}" if stopping.told else "another rank was told to stop"
+        write_result(folder, "preempted", error=f"saved and stopped before the end: {told}", emulated=False)
 
 
 def _error_of(folder: RunFolder, layout: StepLayout) -> str:

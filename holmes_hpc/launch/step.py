@@ -5,6 +5,7 @@ Signals are held back before anything else is imported, so that one which comes 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 
@@ -27,7 +28,8 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return error.exit_status
     _redirect_output(folder.log_path(layout.rank))
-    return be_rank(folder, layout)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    return be_rank(folder, layout, supervised=True)
 
 
 def _redirect_output(path: os.PathLike[str]) -> None:

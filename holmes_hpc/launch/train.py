@@ -14,7 +14,8 @@ from rich.console import Console
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.here import run_here
-from holmes_hpc.launch.on_slurm import run_as_rank, run_in_allocation, show_dry_run, submit_and_follow
+from holmes_hpc.launch.in_allocation import run_as_rank, run_in_allocation
+from holmes_hpc.launch.on_slurm import show_dry_run, submit_and_follow
 from holmes_hpc.launch.resume import resolve_resume
 from holmes_hpc.planner import bind, plan, render
 from holmes_hpc.runs import RunFolder, heal, read_result
@@ -38,7 +39,7 @@ def train(config: Any) -> tuple[int, float]:
     if decision.mode == "rank":
         return run_as_rank(config), 0.0
     chosen = plan(config, mode="slurm" if decision.mode == "srun" else decision.mode)
-    _refuse_unsupported(config)
+    refuse_unsupported(config)
     config.train.resume = resolve_resume(config)
     console = Console(width=None if sys.stdout.isatty() else PLAN_WIDTH)
     console.print(render(chosen, cluster))
@@ -47,7 +48,8 @@ def train(config: Any) -> tuple[int, float]:
         if decision.mode == "slurm":
             show_dry_run(config)
         return 0, 0.0
-    folder = _make_folder(config, chosen, cluster, decision)
+    folder = make_folder(config, chosen)
+    LOG.info("%s; run folder %s", decision.reason, folder.path)
     status = _launch(config, chosen, cluster, folder, decision)
     result = read_result(folder) or {}
     if result.get("status") == "completed":
@@ -55,11 +57,11 @@ def train(config: Any) -> tuple[int, float]:
     return status, float(result.get("tokens_per_second_median") or 0.0)
 
 
-def _make_folder(config: Any, chosen: Plan, cluster: ClusterDescription, decision: Decision) -> RunFolder:
+def make_folder(config: Any, chosen: Plan) -> RunFolder:
+    """Make the run folder with its configuration and plan."""
     base = Path(config.run.folder)
     heal(base)
     folder = RunFolder.create(base, config.run.name or config.cluster.name)
-    LOG.info("%s; run folder %s", decision.reason, folder.path)
     folder.write_text(folder.config_path, OmegaConf.to_yaml(config))
     folder.write_text(folder.plan_path, chosen.to_json())
     return folder
@@ -85,7 +87,8 @@ def _report(folder: RunFolder) -> None:
         LOG.warning("the run is complete, but its report failed: %s: %s", type(error).__name__, error)
 
 
-def _refuse_unsupported(config: Any) -> None:
+def refuse_unsupported(config: Any) -> None:
+    """Raise ConfigurationError for what is asked for and the engine cannot do."""
     problems = unsupported(config)
     if problems:
         raise ConfigurationError("; ".join(problems))

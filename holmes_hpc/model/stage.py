@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.model.initialization import initialize
-from holmes_hpc.model.layers import DecoderLayer, build_norm, rotation_table
+from holmes_hpc.model.kinds import build_norm
+from holmes_hpc.model.layers import DecoderLayer, rotation_table
 from holmes_hpc.model.share import SEQUENCE_DIM, WHOLE, TensorShare
 
 

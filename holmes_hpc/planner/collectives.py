@@ -169,10 +169,14 @@ class Collectives:
                 return False
         return True
 
+    def needs_gathers(self, rank: int, place: Place) -> bool:
+        """Return whether this is the first forward of a stage of which parameters are gathered under it."""
+        return (rank, place) in self.needs
+
     def forward_end(self, rank: int, place: Place, seconds: float) -> float:
         """Return the earliest end of the first forward of a stage that waited for its parameters layer by layer."""
-        needs = self.needs.pop((rank, place), ())
-        return max([0.0, *(self.gathered[key] + (1 - fraction) * seconds for fraction, key in needs)])
+        needs = self.needs.pop((rank, place))
+        return max((self.gathered[key] + (1 - fraction) * seconds for fraction, key in needs))
 
 
 def _with_latency(traffic: Traffic) -> Traffic:

@@ -100,10 +100,12 @@ def _fair_rates(flows: list[Flow]) -> dict[int, float]:
     while left:
         wished = [min([flow.fastest, *(free[key] / (count[key] * need) for key, need in flow.needs.items() if need)])
                   for flow in left]
-        slowest = min(rate / flow.fastest for flow, rate in zip(left, wished, strict=True))
+        # Those that an equal part does not hold up leave the rest to the others; else the most held up are settled.
+        held_up = [rate / flow.fastest for flow, rate in zip(left, wished, strict=True)]
+        free_ones, worst = max(held_up) >= 1 - _ENOUGH, min(held_up) * (1 + _ENOUGH)
         rest = []
-        for flow, rate in zip(left, wished, strict=True):
-            if rate / flow.fastest > slowest * (1 + _ENOUGH):
+        for flow, rate, part in zip(left, wished, held_up, strict=True):
+            if part < 1 - _ENOUGH if free_ones else part > worst:
                 rest.append(flow)
                 continue
             rates[flow.number] = rate

@@ -7,10 +7,12 @@ from typing import Any
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine
+from holmes_hpc.planner.predict import Layout
 from holmes_hpc.planner.schedules import make_schedule, slow_hops
 from holmes_hpc.planner.search import Priced, search
 from holmes_hpc.planner.settings import PlanSettings, Task
-from holmes_hpc.values import Plan, RankPlace, Rejected
+from holmes_hpc.planner.traffic import busy_seconds, network_bytes
+from holmes_hpc.values import NetworkBytes, Plan, RankPlace, Rejected
 
 _HERE = ("emulated", "local")
 
@@ -23,10 +25,15 @@ def plan(config: Any, mode: str | None = None, cluster: ClusterDescription | Non
     `config.cluster` where its nodes are known better: their order, or a NIC that failed.
     Raises ConfigurationError for settings that contradict one another, PlanRefusedError when no plan exists.
     """
+    task = task_of(config, mode, cluster)
+    return assemble(task, *search(task))
+
+
+def task_of(config: Any, mode: str | None = None, cluster: ClusterDescription | None = None) -> Task:
+    """Return what `plan` plans for; the arguments are its own."""
     cluster = cluster or ClusterDescription.from_config(config.cluster)
     machine = _machine(cluster, mode or str(config.launch.mode))
-    task = Task(PlanSettings.from_config(config), Architecture.from_config(config.model), cluster, machine)
-    return assemble(task, *search(task))
+    return Task(PlanSettings.from_config(config), Architecture.from_config(config.model), cluster, machine)
 
 
 def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
@@ -39,8 +46,7 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
         words = "uniform"
     layout = best.layout
     widest = max(len(stage.ranks) for pipeline in layout.pipelines for stage in pipeline.stages)
-    on_cpu = any(task.machine.gpu(node).name == "cpu" for node in task.cluster.nodes)
-    synchronization = task.settings.synchronization(best.strategy, on_cpu=on_cpu)
+    synchronization = task.synchronization(best.strategy)
     schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, best.schedule,
                              sharded=synchronization.sharded)
     return Plan(
@@ -54,7 +60,7 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
         groups=layout.groups if best.schedule.turns else tuple(g for g in layout.groups if g.kind != "turn"),
         reductions=layout.reductions,
         schedule=dataclasses.replace(best.schedule, digest=schedule.digest()),
-        predicted=best.predicted,
+        predicted=dataclasses.replace(best.predicted, bytes_by_network=_bytes_by_network(task, layout)),
         rejected=rejected,
         tied_embeddings=task.architecture.tied_embeddings,
         layer_split=words,
@@ -63,6 +69,11 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
         recompute=task.settings.recompute,
         notes=_notes(task, best),
     )
+
+
+def _bytes_by_network(task: Task, layout: Layout) -> tuple[NetworkBytes, ...]:
+    sent = network_bytes(task, busy_seconds(task, layout))
+    return tuple(NetworkBytes(network, round(sent[network])) for network in sorted(sent))
 
 
 def _machine(cluster: ClusterDescription, mode: str) -> Machine:

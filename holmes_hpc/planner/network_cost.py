@@ -67,6 +67,21 @@ class NetworkCost:
         phases = sum(_phase_seconds(phase) for phase in (inner, outer, last))
         return Traffic(phases, 0.0, busy)
 
+    def shard_sum(self, reduction: Reduction, groups: Sequence[Group], size_bytes: float) -> Traffic:
+        """Return the price of a sum that stays in shards: a reduce-scatter inside, and the shards' sums across."""
+        shards = len(reduction.outer) or 1
+        return _in_turn([[self._half(groups[i], size_bytes) for i in reduction.inner],
+                         [self.all_reduce(groups[i], size_bytes / shards) for i in reduction.outer]])
+
+    def shard_gather(self, reduction: Reduction, groups: Sequence[Group], size_bytes: float) -> Traffic:
+        """Return the price of gathering the shards of what a reduction owns inside each inner group."""
+        return _in_turn([[self._half(groups[i], size_bytes) for i in reduction.inner]])
+
+    def _half(self, group: Group, size_bytes: float) -> Traffic:
+        """Return the price of a ring's reduce-scatter or all-gather: half of an all-reduce."""
+        count = len(group.ranks)
+        return self._ring(group, (count - 1) / count * size_bytes, count - 1) if count > 1 else Traffic(0.0)
+
     def _ring(self, group: Group, size_bytes: float, steps: int) -> Traffic:
         """Return the price of `size_bytes` passing every rank of a ring in `steps` steps."""
         cluster = self.machine.cluster
@@ -84,6 +99,15 @@ class NetworkCost:
             for key, each in shares.items():
                 busy[key] = busy.get(key, 0.0) + size_bytes * each
         return Traffic(size_bytes * slowest + steps * longest, 0.0, busy)
+
+
+def _in_turn(phases: Sequence[Sequence[Traffic]]) -> Traffic:
+    """Return the price of phases that follow one another, each of groups side by side."""
+    busy: dict[Resource, float] = {}
+    for traffic in (traffic for phase in phases for traffic in phase):
+        for key, seconds in traffic.busy.items():
+            busy[key] = busy.get(key, 0.0) + seconds
+    return Traffic(sum(_phase_seconds(phase) for phase in phases), 0.0, busy)
 
 
 def _phase_seconds(traffics: Sequence[Traffic]) -> float:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner import strategies
 from holmes_hpc.planner.candidates import Candidate, make_candidate, micro_batch_sizes
 from holmes_hpc.planner.groups import GroupRules, find_groups
-from holmes_hpc.planner.holmes import holmes_shapes
 from holmes_hpc.planner.manual import manual_pipelines
-from holmes_hpc.planner.megatron import megatron_shapes
 from holmes_hpc.planner.memory import USABLE_FRACTION
 from holmes_hpc.planner.pipelines import build_pipelines, count_microbatches
 from holmes_hpc.planner.predict import PERIOD, Layout, predict
 from holmes_hpc.planner.schedule_choice import candidate_schedules, first_schedule, words_of
 from holmes_hpc.planner.settings import Task
-from holmes_hpc.planner.shapes import Shape, tensor_degrees
+from holmes_hpc.planner.shapes import tensor_degrees
 from holmes_hpc.values import Pipeline, Prediction, Rejected, ScheduleChoice
 
 MOST_REJECTED = 10
@@ -28,10 +27,6 @@ _MOST_ACTIONS = 50_000
 _WARMUP_FINALISTS = 3
 _WORTHWHILE = 0.99
 """Extra warm-up costs memory, so it has to save a hundredth of the step."""
-
-_SHAPES: dict[str, Callable[[Task, int], tuple[Shape, ...]]] = {
-    "holmes": holmes_shapes, "megatron": megatron_shapes,
-}
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,7 @@ def search(task: Task) -> tuple[Priced, tuple[Rejected, ...]]:
     """
     if task.settings.strategy == "manual":
         return _manual(task), ()
-    names = tuple(_SHAPES) if task.settings.strategy == "auto" else (task.settings.strategy,)
+    names = strategies.names() if task.settings.strategy == "auto" else (task.settings.strategy,)
     priced: list[Priced] = []
     refusals: dict[str, list[str]] = {name: [] for name in names}
     for name in names:
@@ -95,7 +90,7 @@ def _price_strategy(task: Task, name: str, refusals: list[str]) -> list[Priced]:
     priced: list[Priced] = []
     for tensor in tensor_degrees(task):
         candidates = []
-        for shape in _SHAPES[name](task, tensor):
+        for shape in strategies.shapes_of(name, task, tensor):
             shape = shape.in_chunks(task.settings.chunks)
             for size in micro_batch_sizes(task, shape):
                 try:
@@ -147,7 +142,7 @@ def _price_candidate(task: Task, candidate: Candidate) -> Priced:
 def _price(task: Task, strategy: str, words: str, pipelines: tuple[Pipeline, ...], size: int,
            rules: GroupRules, chunks: int = 1) -> Priced:
     groups, reductions = find_groups(task.architecture, task.cluster, pipelines, rules)
-    layout = Layout(pipelines, groups, reductions, size)
+    layout = Layout(pipelines, groups, reductions, size, task.synchronization(strategy))
     first = candidate_schedules(task, layout, chunks)[0] if _needs_times(task) else first_schedule(task, chunks)
     return _price_schedule(task, strategy, words, layout, first)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holmes_hpc import registry
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
@@ -52,9 +53,10 @@ class PlanSettings:
     def from_config(cls, config: Any) -> PlanSettings:
         """Read the settings. Raises ConfigurationError or PlanRefusedError for what cannot be planned."""
         parallel = config.parallel
-        if parallel.strategy not in STRATEGIES:
+        known = (*STRATEGIES, *registry.STRATEGIES)
+        if parallel.strategy not in known:
             raise PlanRefusedError(f"parallel.strategy={parallel.strategy}: this version cannot plan it. "
-                                   f"Set it to one of {', '.join(STRATEGIES)}.")
+                                   f"Set it to one of {', '.join(known)}.")
         schedule = str(parallel.schedule)
         if schedule == "auto" and parallel.chunks > 1:
             schedule = "interleaved"
@@ -99,6 +101,11 @@ class Task:
     architecture: Architecture
     cluster: ClusterDescription
     machine: Machine
+
+    def synchronization(self, strategy: str) -> Synchronization:
+        """Return how the ranks of a plan of `strategy` sum gradients and update parameters."""
+        on_cpu = any(self.machine.gpu(node).name == "cpu" for node in self.cluster.nodes)
+        return self.settings.synchronization(strategy, on_cpu=on_cpu)
 
 
 def _warmup_extra(value: Any) -> int | None:

@@ -168,10 +168,13 @@ class _Simulation:
         if action.kind is ActionKind.FORWARD and not self.collectives.is_gathered_for(rank, place):
             return False
         seconds = self.prices.compute[action.kind, action.pipeline, action.stage]
-        end = self._occupy(now, rank, seconds)
-        if action.kind is ActionKind.FORWARD:
-            end = max(end, self.collectives.forward_end(rank, place, seconds))
-        elif self.last.get((rank, place)) == self.position[rank]:
+        if action.kind is ActionKind.FORWARD and self.collectives.needs_gathers(rank, place):
+            # It began when its first layers were there, and only now all of it is known.
+            at_best = self._occupy(self.began[rank], rank, seconds)
+            end = max(now, at_best, self.collectives.forward_end(rank, place, seconds))
+        else:
+            end = self._occupy(now, rank, seconds)
+        if self.last.get((rank, place)) == self.position[rank]:
             for fraction, index, bucket in self.collectives.ready_after(rank, place):
                 self._at(end - (1 - fraction) * seconds, self.collectives.enter, index, bucket, rank)
         self._at(end, self._finish_compute, rank, action)

@@ -20,11 +20,12 @@ from holmes_hpc.planner.pricing import StagePricing
 Segment = tuple[int, int, int]
 """Stages that follow one another: (index of the kind, tensor-parallel degree, number of stages)."""
 
-_MOST_TEMPLATES = 6_000
+BACKWARD_SHARE = 2 / 3
+"""Of a stage's forward and backward together."""
+_MOST_TEMPLATES = 3_000
 _COUNTS = ((1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
            (1, 2, 3, 4, 6, 8, 16), (1, 2, 4, 8), (1, 2, 4), (1, 2), (1,))
 """Numbers of stages of a segment that are tried, fewer where there are many kinds."""
-_BISECTIONS = 40
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def enumerate_segments(kinds: Sequence[Kind], degrees: Sequence[Sequence[int]], 
     `degrees` are the tensor-parallel degrees of each kind. Where there are too many templates, numbers of stages are
     thinned out evenly, never whole kinds.
     """
-    orders = _orders(len(kinds))
+    orders = kind_orders(len(kinds))
     for counts in _COUNTS:
         options = [_options(k, kind, degrees[k], num_layers, counts) for k, kind in enumerate(kinds)]
         total = sum(_product(len(options[k]) for k in order) for order in orders)
@@ -88,12 +89,12 @@ def price_templates(pricing: StagePricing, kinds: Sequence[Kind], segments: Sequ
     priced: dict[tuple[Segment, ...], Template] = {}
     by_depth = itertools.groupby(sorted(segments, key=_depth), key=_depth)
     for depth, group in by_depth:
-        for template in _price_depth(_Table(pricing, kinds, samples), list(group), depth, num_layers, shares):
+        for template in _price_depth(StageTable(pricing, kinds, samples), list(group), depth, num_layers, shares):
             priced[template.segments] = template
     return [priced[each] for each in segments if each in priced]
 
 
-class _Table:
+class StageTable:
     """Prices by (kind, degree), looked up once."""
 
     def __init__(self, pricing: StagePricing, kinds: Sequence[Kind], samples: int) -> None:
@@ -113,19 +114,23 @@ class _Table:
         return self.rows[key]
 
     def hops(self, segments: tuple[Segment, ...]) -> tuple[float, float]:
-        """Return what a micro-batch spends between stages, both ways, and how long it occupies the busiest NIC."""
+        """Return what a micro-batch spends between stages, both ways, and how long it occupies the busiest NIC.
+
+        Every receiving rank gets the whole activation, so wide tensor groups fill a NIC more. All stages at a border
+        that are in a node share its NIC: as many as its GPUs form, spread over the segment's stages.
+        """
         total = busiest = 0.0
         for before, after in itertools.pairwise(segments):
             a, b = self.kinds[before[0]], self.kinds[after[0]]
             hop = self.pricing.hop(a, b, self.samples)
-            total += 2 * hop.seconds
-            # All stages at the border of a node share its NIC: as many as its GPUs form, spread over the segment.
+            copies = max(before[1], after[1])
+            total += 2 * max(hop.seconds, copies * hop.node_seconds)
             crowd = max(1.0, a.gpus / (before[1] * before[2]), b.gpus / (after[1] * after[2]))
-            busiest = max(busiest, crowd * hop.node_seconds)
+            busiest = max(busiest, crowd * copies * hop.node_seconds)
         return total, busiest
 
 
-def _price_depth(table: _Table, group: list[tuple[Segment, ...]], depth: int, num_layers: int,
+def _price_depth(table: StageTable, group: list[tuple[Segment, ...]], depth: int, num_layers: int,
                  shares: Sequence[float] | None) -> Iterator[Template]:
     rows = numpy.array([_stage_rows(table, segments, depth, shares) for segments in group])
     layer, end, states, kept, free, end_kept = (rows[:, :, i] for i in range(6))
@@ -140,9 +145,9 @@ def _price_depth(table: _Table, group: list[tuple[Segment, ...]], depth: int, nu
                        float(times[i].sum()), hops)
 
 
-def _stage_rows(table: _Table, segments: tuple[Segment, ...], depth: int,
+def _stage_rows(table: StageTable, segments: tuple[Segment, ...], depth: int,
                 shares: Sequence[float] | None) -> list[tuple[float, ...]]:
-    rows = []
+    rows: list[tuple[float, ...]] = []
     for kind, tensor, count in segments:
         for _ in range(count):
             row = table.row(kind, tensor, not rows, len(rows) == depth - 1)
@@ -160,31 +165,26 @@ def cut_layers(layer: NDArray[numpy.float64], end: NDArray[numpy.float64], caps:
     `layer` and `end` are a stage's seconds for each layer and without layers, `caps` the most layers it holds.
     """
     good = (caps.min(axis=1) >= 1) & (caps.sum(axis=1) >= num_layers) & (layer.shape[1] <= num_layers)
-    low = (layer + end).max(axis=1) * (1 - 1e-12)
-    high = (num_layers * layer + end).max(axis=1)
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        enough = _count(middle, layer, end, caps).sum(axis=1) >= num_layers
-        high = numpy.where(enough, middle, high)
-        low = numpy.where(enough, low, middle)
-    layers = _count(high * (1 + 1e-12), layer, end, caps)
+    # No cut is shorter than one of fractions of layers; from its floor on, each layer goes where it ends earliest.
+    level = (num_layers + (end / layer).sum(axis=1)) / (1 / layer).sum(axis=1)
+    most = numpy.maximum(caps, 1)
+    layers = numpy.clip(numpy.floor((level[:, None] - end) / layer + 1e-9), 1, most)
     rows = numpy.arange(len(layers))
-    while True:
-        surplus = good & (layers.sum(axis=1) > num_layers)
-        if not surplus.any():
-            return layers, good
+    missing = numpy.where(good, num_layers - layers.sum(axis=1), 0)
+    while (missing > 0).any():
+        after = numpy.where(layers < most, (layers + 1) * layer + end, numpy.inf)
+        some = missing > 0
+        layers[rows[some], after.argmin(axis=1)[some]] += 1
+        missing[some] -= 1
+    while (missing < 0).any():
         times = numpy.where(layers > 1, layers * layer + end, -1.0)
-        longest = times.argmax(axis=1)
-        layers[rows[surplus], longest[surplus]] -= 1
+        some = missing < 0
+        layers[rows[some], times.argmax(axis=1)[some]] -= 1
+        missing[some] += 1
+    return layers, good
 
 
-def _count(seconds: NDArray[numpy.float64], layer: NDArray[numpy.float64], end: NDArray[numpy.float64],
-           caps: NDArray[numpy.float64]) -> NDArray[numpy.float64]:
-    fitting: NDArray[numpy.float64] = numpy.floor((seconds[:, None] - end) / layer + 1e-9)
-    return numpy.clip(fitting, 1, numpy.maximum(caps, 1))
-
-
-def _orders(kinds: int) -> list[tuple[int, ...]]:
+def kind_orders(kinds: int) -> list[tuple[int, ...]]:
     """Return the orders of the kinds that a pipeline may use; of many kinds only large sets and single ones."""
     if kinds <= 3:
         return [order for size in range(1, kinds + 1) for order in itertools.permutations(range(kinds), size)]

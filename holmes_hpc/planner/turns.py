@@ -8,11 +8,15 @@ receiver is ready for it, receivers have nothing else to do yet, and those of on
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.values import Action, ActionKind, Group, Pipeline
 
+_SENDS = {ActionKind.SEND_ACTIVATION: (ActionKind.RECEIVE_ACTIVATION, 1),
+          ActionKind.SEND_GRADIENT: (ActionKind.RECEIVE_GRADIENT, -1)}
+_RECEIVES = (ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT)
 _BACKWARDS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
 
 
@@ -21,14 +25,20 @@ def take_turns(pipelines: Sequence[Pipeline], groups: Sequence[Group],
     """Return the action lists with the token of every `turn` group: take it, receive, pass it on.
 
     A rank takes its turn at the first activation that it receives over Ethernet, unless it has a backward to do
-    before: then it would make others wait. The first of a group has the token from the start.
+    before: then it would make others wait. The first of a group has the token from the start. Turns go in the order
+    of the group, or, where ranks serve several stages, in one in which the receives can happen.
     """
     slow = {frozenset(group.ranks) for group in groups if group.kind == "pipeline" and group.network == "ethernet"}
     changed = {rank: list(each) for rank, each in actions.items()}
+    served = Counter(rank for pipeline in pipelines for stage in pipeline.stages for rank in stage.ranks)
+    shared = max(served.values()) > 1
+    order = _possible_order(actions) if shared else {}
     for group in groups:
         if group.kind == "turn":
             first = {rank: _first_crossing(actions[rank], pipelines, slow) for rank in group.ranks if rank in actions}
             members = [(rank, at) for rank, at in first.items() if at is not None]
+            if shared:
+                members.sort(key=lambda member: order[member])
             for number, (rank, at) in reversed(list(enumerate(members))):
                 place = actions[rank][at]
                 where = (place.pipeline, place.stage, place.microbatch)
@@ -56,6 +66,34 @@ def turn_ranks(cluster: ClusterDescription, pipelines: Sequence[Pipeline],
                     found.setdefault((cluster.node_of(rank).slot, s, place), {})[rank] = None
         taken.update(rank for stage in pipeline.stages for rank in stage.ranks)
     return [tuple(ranks) for ranks in found.values() if len(ranks) > 1]
+
+
+def _possible_order(actions: Mapping[int, Sequence[Action]]) -> dict[tuple[int, int], int]:
+    """Return for every receive of an activation, by rank and place in its list, its number in an order that works.
+
+    All ranks go through their lists in rounds, one action each, as far as their messages have come.
+    """
+    position = dict.fromkeys(actions, 0)
+    sent: set[tuple[ActionKind, int, int, int, int, int]] = set()
+    order: dict[tuple[int, int], int] = {}
+    moving = True
+    while moving:
+        moving = False
+        for rank, own in actions.items():
+            at = position[rank]
+            if at == len(own):
+                continue
+            action = own[at]
+            if action.kind in _RECEIVES:
+                if (action.kind, action.pipeline, action.stage, action.microbatch, action.peer, rank) not in sent:
+                    continue
+                order[rank, at] = len(order)
+            elif action.kind in _SENDS:
+                receive, step = _SENDS[action.kind]
+                sent.add((receive, action.pipeline, action.stage + step, action.microbatch, rank, action.peer))
+            position[rank] += 1
+            moving = True
+    return order
 
 
 def _first_crossing(actions: Sequence[Action], pipelines: Sequence[Pipeline],

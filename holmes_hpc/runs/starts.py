@@ -15,7 +15,8 @@ from typing import Any
 from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.runs.folder import RunFolder
 
-_NETWORK_ERRORS = ("NetworkError", "DistBackendError", "RuntimeError")
+_HANG = "HangError"
+_NETWORK_ERRORS = ("NetworkError", "DistBackendError", "RuntimeError", "RefusedError")
 """What a rank ends with that only lost a neighbour."""
 
 
@@ -72,9 +73,14 @@ class Start:
         return dict(sorted(found.items()))
 
     def ends(self) -> dict[int, Mapping[str, Any]]:
-        """Return what each rank said of its end."""
-        ends = (read_json(path) for path in self.path.glob("ended-*.json"))
-        return {int(end["rank"]): end for end in ends if isinstance(end, dict)}
+        """Return what each rank said of its end; a rank that left an error and no more ended by that."""
+        marks = (read_json(path) for path in self.path.glob("ended-*.json"))
+        ends = {int(end["rank"]): end for end in marks if isinstance(end, dict)}
+        for rank, node in self.ranks().items():
+            error = self.run.rank_error_path(rank)
+            if rank not in ends and error.exists():
+                ends[rank] = {"rank": rank, "node": node, "status": 1, "told": None, "time": error.stat().st_mtime}
+        return ends
 
     def anyone_failed(self) -> bool:
         """Say whether a rank ended by an error; then no step will be finished any more."""
@@ -84,9 +90,13 @@ class Start:
         """Return what failed first, on which rank and node, and where to read more; None where no rank failed.
 
         Ranks that were killed come before those that failed by themselves, and these before those that only lost a
-        neighbour.
+        neighbour. Where ranks waited for others in vain, the rank that they name comes first: Slurm kills it
+        afterwards.
         """
         nodes, ends = self.ranks(), self.ends()
+        hang = self._hang(nodes, ends)
+        if hang is not None:
+            return hang
         silent = {rank: node for rank, node in nodes.items() if rank not in ends}
         if silent:
             return self._describe_silent(silent, nodes)
@@ -112,11 +122,22 @@ class Start:
         return (f"{names} was ended by SIGKILL, or by a fault of its own (if nobody killed it, the kernel may have: "
                 f"out of memory); log: {self.run.log_path(first)}")
 
+    def _hang(self, nodes: Mapping[int, str], ends: Mapping[int, Mapping[str, Any]]) -> str | None:
+        """Return what a rank says that waited in vain; None where there is none, or a rank failed by itself."""
+        reports = {rank: read_json(self.run.rank_error_path(rank)) or {} for rank in nodes}
+        hangs = [report for report in reports.values() if report.get("type") == _HANG]
+        by_themselves = [rank for rank, end in ends.items() if end["status"] not in (0, 3)
+                         and not self._is_consequence(end) and reports.get(rank, {}).get("type") != _HANG]
+        return str(hangs[0]["message"]) if hangs and not by_themselves else None
+
     def _is_consequence(self, end: Mapping[str, Any]) -> int:
         if end["told"] is not None:
             return 2
-        report = read_json(self.run.rank_error_path(end["rank"])) or {}
-        return int(report.get("type") in (None, *_NETWORK_ERRORS))
+        return int(self._error_type(end) in (None, *_NETWORK_ERRORS))
+
+    def _error_type(self, end: Mapping[str, Any]) -> str | None:
+        report = read_json(self.run.rank_error_path(end["rank"]))
+        return report.get("type") if isinstance(report, dict) else None
 
     def _describe(self, end: Mapping[str, Any]) -> str:
         rank = end["rank"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.submit.options import HEAD, check_memory, option_lines, site_options
 
 SHAPES = ("auto", "het", "features", "plain")
 
@@ -31,36 +33,47 @@ class Component:
 
     def lines(self) -> list[str]:
         """Return the options as they stand after `#SBATCH `."""
-        lines = []
-        for name, value in self.options.items():
-            if value is True:
-                lines.append(f"--{name}")
-            elif value is not None and value is not False:
-                lines.append(f"--{name}={value}")
-        return lines
+        return option_lines(self.options)
+
+    def step_options(self) -> list[str]:
+        """Return what srun is told of this component.
+
+        `--cpus-per-task` is repeated: from Slurm 22.05 to 23.02 srun did not take it from the job. Counts of tasks
+        are said to srun where a site forbids them to sbatch.
+        """
+        words = [] if self.cpus_per_task is None else [f"--cpus-per-task={self.cpus_per_task}"]
+        if self.options.get("ntasks-per-node") is None:
+            if self.options.get("ntasks") is None:
+                words += [f"--nodes={self.nodes}", f"--ntasks={self.tasks}"]
+            words.append(f"--ntasks-per-node={self.tasks_per_node}")
+        return words
+
+
+_SHARED = ("gpus_per_node", "account", "qos", "time_limit", "exclude", "gres", "cpus_per_task", "sbatch")
+"""What all labels of one component have in common."""
 
 
 def job_shape(cluster: Any) -> str:
     """Return `het`, `features` or `plain` for a cluster configuration.
 
     `auto`: het where labels name different partitions, features where they share one and differ in constraints, else
-    plain.
+    plain; het too where labels of one partition differ in more than that.
     """
     if cluster.shape != "auto":
         return str(cluster.shape)
     labels = _labels(cluster)
-    if len({_partition(label, part) for label, part in labels.items()}) > 1:
+    if len({_partition(label, part) for label, part in labels.items()}) > 1 or _differing(labels, _SHARED):
         return "het"
-    if len({part.constraint for part in labels.values()}) > 1:
-        return "features"
-    return "plain" if len({part.gpus_per_node for part in labels.values()}) == 1 else "het"
+    if not _differing(labels, ("constraint",)):
+        return "plain"
+    return "features" if all(part.constraint for part in labels.values()) else "het"
 
 
 def job_components(cluster: Any, sbatch: Mapping[str, Any]) -> tuple[Component, ...]:
     """Return the components of one job over the whole cluster.
 
     `sbatch` are further options for every component; a null value leaves one of ours out. Raises ConfigurationError
-    where the asked shape cannot hold the labels.
+    where the asked shape cannot hold the labels, or options exclude each other.
     """
     shape, labels = job_shape(cluster), _labels(cluster)
     if shape == "het":
@@ -68,10 +81,18 @@ def job_components(cluster: Any, sbatch: Mapping[str, Any]) -> tuple[Component, 
     _check_one_component(shape, labels)
     first = next(iter(labels.values()))
     nodes = sum(part.nodes for part in labels.values())
-    constraint = first.constraint
-    if shape == "features":
-        constraint = "[" + "&".join(f"{part.constraint}*{part.nodes}" for part in labels.values()) + "]"
+    constraint = counted_features(labels) if shape == "features" else first.constraint
     return (_component(tuple(labels), first, nodes, constraint, sbatch),)
+
+
+def counted_features(labels: Mapping[str, Any]) -> str:
+    """Return the constraint that asks for each label's number of nodes, such as `[ib*2&(roce&v100)*2]`."""
+    counts: dict[str, int] = {}
+    for part in labels.values():
+        counts[part.constraint] = counts.get(part.constraint, 0) + part.nodes
+    terms = (f"({feature})*{count}" if re.search("[&|]", feature) else f"{feature}*{count}"
+             for feature, count in counts.items())
+    return "[" + "&".join(terms) + "]"
 
 
 def _component(labels: tuple[str, ...], part: Any, nodes: int, constraint: str | None,
@@ -89,7 +110,12 @@ def _component(labels: tuple[str, ...], part: Any, nodes: int, constraint: str |
         "time": part.time_limit,
         "exclude": part.exclude,
     }
-    options.update({str(name).replace("_", "-"): value for name, value in sbatch.items()})
+    further = {name: value for name, value in site_options(sbatch, "launch.sbatch").items() if name not in HEAD}
+    further |= site_options(part.sbatch, f"cluster.partitions.{labels[0]}.sbatch")
+    if "ntasks-per-node" in further and "ntasks" not in further:
+        options["ntasks"] = nodes * part.gpus_per_node
+    options |= further
+    check_memory(options, labels[0])
     return Component(labels, nodes, part.gpus_per_node, options, part.cpus_per_task)
 
 
@@ -100,19 +126,30 @@ def _check_one_component(shape: str, labels: Mapping[str, Any]) -> None:
             f"cluster.shape={shape} is one component in one partition, but the labels name "
             f"{', '.join(sorted(partitions))}; use cluster.shape=het, one job with a component for each"
         )
-    for name in ("gpus_per_node", "account", "qos", "time_limit", "exclude", "gres", "cpus_per_task"):
-        values = {getattr(part, name) for part in labels.values()}
-        if len(values) > 1:
-            raise ConfigurationError(
-                f"cluster.shape={shape} gives all nodes the same {name}, but the labels have "
-                f"{', '.join(map(str, values))}; use cluster.shape=het"
-            )
+    differing = _differing(labels, _SHARED + (() if shape == "features" else ("constraint",)))
+    if differing:
+        values = sorted({str(getattr(part, differing[0])) for part in labels.values()})
+        raise ConfigurationError(
+            f"cluster.shape={shape} gives all nodes the same {differing[0]}, but the labels have {', '.join(values)}; "
+            "use cluster.shape=het"
+        )
     missing = [label for label, part in labels.items() if shape == "features" and not part.constraint]
     if missing:
         raise ConfigurationError(
             f"cluster.shape=features needs cluster.partitions.{missing[0]}.constraint, a feature that only these "
             "nodes have"
         )
+    counted = [label for label, part in labels.items()
+               if shape == "features" and re.search(r"[\[\]*]", part.constraint)]
+    if counted:
+        raise ConfigurationError(
+            f"cluster.partitions.{counted[0]}.constraint={labels[counted[0]].constraint}: with cluster.shape=features "
+            "the counts and brackets are written for you; name the features alone, such as ib or ib&hdr200"
+        )
+
+
+def _differing(labels: Mapping[str, Any], names: tuple[str, ...]) -> list[str]:
+    return [name for name in names if len({str(getattr(part, name)) for part in labels.values()}) > 1]
 
 
 def _labels(cluster: Any) -> dict[str, Any]:

@@ -9,24 +9,33 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
-from submitit.core import core
+from submitit.core import core, logger
 from submitit.slurm import slurm
 
-from holmes_hpc.cluster.slurm import read_sacct, states_of_jobs
-from holmes_hpc.submit.commands import leaking_variables
+from holmes_hpc.submit.commands import SlurmCommandError, leaking_variables
 from holmes_hpc.submit.script import JobRequest, render_script
+from holmes_hpc.submit.states import read_states
 
 
 class HetInfoWatcher(slurm.SlurmInfoWatcher):
-    """Reads `66+0`, `66+1` of a heterogeneous job as the one job 66."""
+    """Asks as `read_states` does: `66+0` and `66+1` are the one job 66, and without accounting squeue answers."""
 
-    def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
-        """Return the jobs that sacct printed, components folded into their job."""
-        text = string.decode() if isinstance(string, bytes) else string
-        return {job: {"JobID": job, "State": state} for job, state in states_of_jobs(read_sacct(text)).items()}
+    def update(self) -> None:
+        """Ask Slurm once for all jobs that are not known to be finished."""
+        asked = sorted(self._registered - self._finished)
+        self._num_calls += 1
+        try:
+            answer = read_states(asked)
+        except SlurmCommandError as error:
+            logger.get_logger().warning("states are not known now: %s", error)
+            answer = {}
+        self._info_dict.update({job: {"JobID": job, "State": status.state} for job, status in answer.items()})
+        self._last_status_check = time.time()
+        self._finished |= {job for job in asked if self.is_done(job, mode="cache")}
 
 
 class HolmesJob(slurm.SlurmJob):

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster.slurm import SlurmOutputError, read_allocation, read_place
+from holmes_hpc.cluster.slurm.allocation import INTERACTIVE, STEP
 from holmes_hpc.emulation.namespaces import namespaces_available
 from holmes_hpc.errors import LaunchImpossibleError
-from holmes_hpc.submit.commands import known_partitions
+from holmes_hpc.submit.commands import known_partitions, nodes_of_job
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Probes:
 
     partitions: Callable[[], set[str] | None] = known_partitions
     namespaces: Callable[[], tuple[bool, str]] = namespaces_available
+    nodes_of_job: Callable[[str], int | None] = nodes_of_job
 
 
 def decide_mode(config: Any, cluster: ClusterDescription, environment: Mapping[str, str],
@@ -38,12 +41,14 @@ def decide_mode(config: Any, cluster: ClusterDescription, environment: Mapping[s
 
     `auto` tries in this order: a rank of a step with as many tasks as the cluster has GPUs; a step inside an
     allocation; Slurm, where a controller answers and knows every partition of the cluster file; the emulated cluster;
-    plain local processes. Raises LaunchImpossibleError when a forced mode cannot work here.
+    plain local processes. Raises LaunchImpossibleError when a forced mode cannot work here, or where a job of
+    Slurm runs this process in a way that cannot lead to a run.
     """
     probes = probes or Probes()
     wanted = str(config.launch.mode)
     if wanted == "local":
         return Decision("local", "plain local processes, as launch.mode=local says; NICs are not emulated")
+    why = ""
     if wanted in ("auto", "slurm"):
         decision = _slurm(config, cluster, environment, probes)
         if decision.mode != "none":
@@ -51,20 +56,31 @@ def decide_mode(config: Any, cluster: ClusterDescription, environment: Mapping[s
         if wanted == "slurm":
             raise LaunchImpossibleError(f"launch.mode=slurm is impossible here: {decision.reason}; "
                                         "use launch.mode=auto, emulated or local")
+        why = f"; not to Slurm: {decision.reason}"
     available, reason = probes.namespaces()
     if available:
-        return Decision("emulated", "emulated cluster on this machine (network namespaces)")
+        return Decision("emulated", f"emulated cluster on this machine (network namespaces){why}")
     if wanted == "emulated":
         raise LaunchImpossibleError(f"launch.mode=emulated is impossible here: {reason}; or use launch.mode=local")
-    return Decision("local", f"plain local processes, NICs are not emulated: {reason}")
+    return Decision("local", f"plain local processes, NICs are not emulated: {reason}{why}")
 
 
 def _slurm(config: Any, cluster: ClusterDescription, environment: Mapping[str, str], probes: Probes) -> Decision:
     if is_rank(environment, cluster.world_size):
         return Decision("rank", f"rank {environment['SLURM_PROCID']} of step {environment['SLURM_STEP_ID']} of job "
                                 f"{environment.get('SLURM_JOB_ID', '?')}")
-    if environment.get("SLURM_JOB_ID") and not _is_alone(environment):
-        return Decision("srun", f"a step inside the allocation {environment['SLURM_JOB_ID']}")
+    too_small = ""
+    if environment.get("SLURM_JOB_ID"):
+        inside, too_small = _in_allocation(cluster, environment, probes)
+        if inside:
+            return Decision("srun", f"a step inside the allocation {environment['SLURM_JOB_ID']}")
+    decision = _submission(config, probes)
+    if too_small and decision.mode == "slurm":
+        return Decision("slurm", f"{decision.reason}, as a job of its own: {too_small}")
+    return decision
+
+
+def _submission(config: Any, probes: Probes) -> Decision:
     if not cluster_names_partitions(config):
         return Decision("none", "the cluster's short form names no Slurm partition; write cluster.partitions")
     known = probes.partitions()
@@ -83,7 +99,7 @@ def is_rank(environment: Mapping[str, str], world_size: int) -> bool:
 
     A step under a pseudo-terminal (`srun --pty`, as notebooks are started) or with another number of tasks is not ours.
     """
-    return ("SLURM_STEP_ID" in environment and "SLURM_PTY_PORT" not in environment
+    return (read_place(environment) == STEP and "SLURM_PTY_PORT" not in environment
             and environment.get("SLURM_STEP_NUM_TASKS") == str(world_size))
 
 
@@ -92,6 +108,38 @@ def cluster_names_partitions(config: Any) -> bool:
     return bool(config.cluster.partitions)
 
 
-def _is_alone(environment: Mapping[str, str]) -> bool:
-    """Say whether this is one task of a step of another size: a step started from here could not get its nodes."""
-    return "SLURM_STEP_ID" in environment and "SLURM_PTY_PORT" not in environment
+def _in_allocation(cluster: ClusterDescription, environment: Mapping[str, str], probes: Probes) -> tuple[bool, str]:
+    """Say whether to start the ranks in the allocation that this process runs in, and else why not.
+
+    Raises LaunchImpossibleError where several tasks of a step came here, of which each would start a run, and where
+    a batch script asked for too few nodes: nobody is there to see that another job was submitted instead.
+    """
+    job, place = environment["SLURM_JOB_ID"], read_place(environment)
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
+    if place == STEP and tasks != "1":
+        raise LaunchImpossibleError(
+            f"srun started {tasks} tasks in job {job}, and the cluster {cluster.name} has {cluster.world_size} GPUs: "
+            f"each of these tasks would start a run of its own. Start {cluster.world_size} tasks "
+            f"(srun --ntasks={cluster.world_size}), or change the cluster file"
+        )
+    if place == INTERACTIVE and environment.get("SLURM_PROCID", "0") != "0":
+        raise LaunchImpossibleError(f"task {environment['SLURM_PROCID']} of `srun --pty` in job {job}: task 0 starts "
+                                    "the run for all")
+    given, needed = _nodes_in_environment(environment), len(cluster.nodes)
+    if place in (STEP, INTERACTIVE) and given is not None and given < needed:
+        given = probes.nodes_of_job(job)  # a step is told its own nodes alone
+    if given is None or given >= needed:
+        return True, ""
+    words = f"job {job}, in which this is typed, has {given} of the {needed} nodes that {cluster.name} needs"
+    if place in (STEP, INTERACTIVE):
+        return False, words
+    raise LaunchImpossibleError(f"{words}; ask for {needed} nodes, or start the command outside of the job")
+
+
+def _nodes_in_environment(environment: Mapping[str, str]) -> int | None:
+    """Return the number of nodes of the job, all components together, as far as the environment tells."""
+    try:
+        components = read_allocation(environment).components
+    except SlurmOutputError:
+        return None
+    return sum(len(component.nodes) for component in components) or None

@@ -16,7 +16,7 @@ from pathlib import Path
 from holmes_hpc.runs import RunFolder, Start, read_result, write_result
 from holmes_hpc.runs.files import read_json
 from holmes_hpc.submit.commands import SlurmCommandError
-from holmes_hpc.submit.requeue import own_job_id, requeue, requeued_by_slurm
+from holmes_hpc.submit.requeue import CancelledError, failed_nodes, own_job_id, requeue, requeued_by_slurm
 
 STATUS = {"completed": 0, "failed": 1, "preempted": 3}
 
@@ -29,9 +29,8 @@ def main(arguments: Sequence[str]) -> int:
     folder, step_status, may_requeue = RunFolder(Path(arguments[0])), arguments[1], "--requeue" in arguments[2:]
     job_id = own_job_id(os.environ)
     status, text = settle(folder, step_status)
-    if status == "failed" and may_requeue and job_id is not None and requeued_by_slurm(job_id):
-        status, text = "preempted", f"{text}; Slurm has put job {job_id} back into the queue"
-        write_result(folder, status, error=text, emulated=False)
+    if status == "failed" and may_requeue and job_id is not None:
+        status, text = _after_failure(folder, text, job_id)
     elif status == "preempted":
         status, text = _go_on(folder, text, job_id, may_requeue)
     sys.stdout.write(f"holmes_hpc: srun ended with {step_status}; {status}" + (f": {text}" if text else "") + "\n")
@@ -44,12 +43,28 @@ def settle(folder: RunFolder, step_status: str) -> tuple[str, str]:
     result, start = read_result(folder), Start.newest(folder)
     if result is not None and result["status"] in ("completed", "preempted"):
         return result["status"], str(result.get("error") or "")
-    # The first rank that failed wrote a result, but a rank that was killed could not, and comes before it.
+    # Whatever a rank wrote: one that was killed could not, and comes before it.
     cause = start.cause() if start is not None else None
     error = cause or (result or {}).get("error") or (
         f"the ranks ended without writing a result (srun's status: {step_status}); see {folder.logs}")
     write_result(folder, "failed", error=error, emulated=False)
     return "failed", error
+
+
+def _after_failure(folder: RunFolder, text: str, job_id: str) -> tuple[str, str]:
+    """Go on where the failure was a node's: Slurm requeues such a job itself, though it may notice later than we do."""
+    start, status = Start.newest(folder), "preempted"
+    try:
+        if requeued_by_slurm(job_id):
+            text += f"; Slurm has put job {job_id} back into the queue"
+        elif start is not None and (down := failed_nodes(start.failed_nodes())):
+            text += f"; {requeue(job_id, down)}"
+        else:
+            status = "failed"
+    except (SlurmCommandError, CancelledError):
+        status = "failed"
+    write_result(folder, status, error=text, emulated=False)
+    return status, text
 
 
 def _go_on(folder: RunFolder, text: str, job_id: str | None, may_requeue: bool) -> tuple[str, str]:
@@ -66,6 +81,8 @@ def _go_on(folder: RunFolder, text: str, job_id: str | None, may_requeue: bool) 
     else:
         try:
             text += f"; {requeue(job_id, excluded)}"
+        except CancelledError as error:
+            status, text = "failed", f"{text}; the job is not requeued: {error}; {_by_hand(folder)}"
         except SlurmCommandError as error:
             text += f"; the job could not be requeued: {error}; {_by_hand(folder)}"
     write_result(folder, status, error=text, emulated=False)

@@ -2,6 +2,7 @@
 
 from holmes_hpc.values.plan import (
     Group,
+    NetworkBytes,
     Pipeline,
     Plan,
     Prediction,
@@ -18,6 +19,7 @@ __all__ = [
     "Action",
     "ActionKind",
     "Group",
+    "NetworkBytes",
     "Pipeline",
     "Plan",
     "Prediction",

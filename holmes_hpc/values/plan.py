@@ -129,8 +129,19 @@ class ScheduleChoice:
 
 
 @dataclass(frozen=True)
+class NetworkBytes:
+    """What all nodes together send over one network in a step."""
+
+    network: str
+    bytes: float
+
+
+@dataclass(frozen=True)
 class Prediction:
-    """What the cost model expects of a plan. `machine` is `described` or `emulated`."""
+    """What the cost model expects of a plan. `machine` is `described` or `emulated`.
+
+    `bytes_by_network` is known of the chosen plan only; what stays inside a node is not in it.
+    """
 
     machine: str
     step_seconds: float
@@ -138,6 +149,7 @@ class Prediction:
     tflops_per_gpu: float
     memory_gib_per_rank: tuple[float, ...]
     bubble_fraction: float | None = None
+    bytes_by_network: tuple[NetworkBytes, ...] = ()
 
 
 @dataclass(frozen=True)

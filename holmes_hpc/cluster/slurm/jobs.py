@@ -40,6 +40,13 @@ class JobId:
         """The id for `scontrol requeue` and `scancel`: of the whole job, but of the one task of an array."""
         return f"{self.job}" if self.task is None else f"{self.job}_{self.task}"
 
+    @property
+    def wholes(self) -> tuple[str, ...]:
+        """`whole` of each task, where the id stands for several tasks of an array: `12_[0-1,5%2]`."""
+        if self.task is None or not self.task.startswith("["):
+            return (self.whole,)
+        return tuple(f"{self.job}_{number}" for number in read_task_numbers(self.task))
+
 
 @dataclass(frozen=True)
 class SlurmJob:
@@ -65,6 +72,18 @@ def read_job_id(text: str) -> JobId:
         raise SlurmOutputError(f"{text!r} is no job id of Slurm; valid are forms such as 7, 3+1, 12_4 and 3+0.batch")
     component = match["component"]
     return JobId(int(match["job"]), None if component is None else int(component), match["task"], match["step"])
+
+
+def read_task_numbers(text: str) -> tuple[int, ...]:
+    """Return the numbers of `[0-3,7%2]` or `[1-7:2]`. Raises SlurmOutputError for a text that is none."""
+    numbers: list[int] = []
+    for part in text.strip("[]").partition("%")[0].split(","):
+        match = re.fullmatch(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?", part)
+        if match is None:
+            raise SlurmOutputError(f"{text!r} is no list of an array's tasks such as [0-3,7%2]; set "
+                                   "SLURM_BITSTR_LEN=0 where it is cut short")
+        numbers += range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1))
+    return tuple(numbers)
 
 
 def read_squeue(text: str) -> tuple[SlurmJob, ...]:
@@ -180,10 +199,12 @@ def read_scontrol_jobs(text: str) -> tuple[SlurmJob, ...]:
 def states_of_jobs(jobs: Iterable[SlurmJob]) -> dict[str, str]:
     """Return the state of each whole job or array task: {"3": "RUNNING"} for 3+0 and 3+1. Steps are left out.
 
-    Where a component is listed twice (`sacct --duplicates`) its last run counts.
+    Tasks that wait together (`12_[0-3]`) are listed one by one. Where a component is listed twice
+    (`sacct --duplicates`) its last run counts.
     """
     latest = {job.id: job for job in jobs if job.id.step is None}
     states: dict[str, list[str]] = {}
     for job in latest.values():
-        states.setdefault(job.id.whole, []).append(job.state)
+        for whole in job.id.wholes:
+            states.setdefault(whole, []).append(job.state)
     return {whole: combined_state(found) for whole, found in states.items()}

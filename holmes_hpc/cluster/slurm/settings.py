@@ -29,6 +29,12 @@ class SlurmSettings:
         return _number(self.values.get("MaxArraySize"), DEFAULT_MAX_ARRAY_SIZE)
 
     @property
+    def longest_array(self) -> int:
+        """How many tasks an array may have, with indices from 0 on; 0 where arrays are not allowed."""
+        match = re.search(r"max_array_tasks=([0-9]+)", self.values.get("SchedulerParameters", ""))
+        return min(self.max_array_size, int(match[1])) if match else self.max_array_size
+
+    @property
     def kill_wait_seconds(self) -> int:
         """Between SIGTERM and SIGKILL at a job's end."""
         return _number(self.values.get("KillWait"), DEFAULT_KILL_WAIT_SECONDS)

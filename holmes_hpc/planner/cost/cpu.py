@@ -27,7 +27,7 @@ _LOSS_PASSES = 6
 
 def cpu_layer_seconds(work: Work) -> Seconds:
     """Return the time of a layer on one core; the backward does each product twice."""
-    architecture, tensor, swiglu = work.architecture, work.tensor, work.architecture.activation == "swiglu"
+    architecture, tensor, swiglu = work.architecture, work.tensor, work.architecture.gated
     rotary = architecture.position_embedding == "rotary"
     flops = architecture.forward_flops_by_part("layers.0", work.tokens)
     hidden, ffn = architecture.hidden_size, architecture.ffn_hidden_size

@@ -34,7 +34,7 @@ def layer_products(work: Work) -> tuple[Product, ...]:
     """Return the weight matrices of a layer, each as a rank's share."""
     architecture, t = work.architecture, work.tensor
     hidden, kv, ffn = architecture.hidden_size, architecture.kv_size, architecture.ffn_hidden_size
-    up = [ffn, ffn] if architecture.activation == "swiglu" else [ffn]
+    up = [ffn, ffn] if architecture.gated else [ffn]
     entry = [hidden, kv, kv]
     if work.software.fused_projections:
         up, entry = [sum(up)], [sum(entry)]
@@ -109,7 +109,7 @@ def _forward_bytes(work: Work) -> tuple[float, float]:
     mask = 1 if software.dropout else 0
     norms = 2 * 2 * e * hidden
     sums = 2 * (3 * e + mask) * hidden
-    activation = (2 if architecture.activation != "swiglu" else 3 if software.fused_activation else 5) * e * ffn
+    activation = (2 if not architecture.gated else 3 if software.fused_activation else 5) * e * ffn
     # A bias outside the product: its copy is written, then read back as the product's start.
     bias = 2 * e * (hidden + 2 * kv) if architecture.bias and not software.fused_bias else 0
     rotary = 2 * e * (hidden + kv) if architecture.position_embedding == "rotary" else 0
@@ -126,7 +126,7 @@ def _backward_bytes(work: Work) -> tuple[float, float]:
     dropout = 2 * (2 * e + 1) * hidden if software.dropout else 0
     sums = 2 * 3 * e * hidden
     biases = e if architecture.bias else 0
-    activation = (3 if architecture.activation != "swiglu" else 5 if software.fused_activation else 8) * e * ffn
+    activation = (3 if not architecture.gated else 5 if software.fused_activation else 8) * e * ffn
     rotary = 2 * e * (hidden + kv) if architecture.position_embedding == "rotary" else 0
     joined = 2 * e * (hidden + 2 * kv) if software.fused_projections else 0
     context = 0 if software.fused_attention else 2 * e * hidden

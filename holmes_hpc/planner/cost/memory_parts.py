@@ -84,7 +84,7 @@ def _megatron_parts(architecture: Architecture, unit: str, samples: int, tensor:
     heads, length = architecture.num_heads, architecture.sequence_length
     # Softmax' output, dropout's mask, dropout's output.
     core = {} if recompute == "selective" else {"scores": share * heads * length * (2 * e + 1)}
-    doubled = 3 if architecture.activation == "swiglu" else 2
+    doubled = 3 if architecture.gated else 2
     return {
         "norms": whole * 2 * e * hidden,
         "product_inputs": whole * 2 * e * hidden,
