@@ -34,6 +34,8 @@ def train(config: Any) -> tuple[int, float]:
     cluster = ClusterDescription.from_config(config.cluster)
     chosen = plan(config, mode=decision.mode)
     _refuse_unsupported(config, chosen)
+    # A plan may leave nodes of the cluster out; only its own are started.
+    cluster = cluster.only(place.slot for place in chosen.ranks)
     console = Console(width=None if sys.stdout.isatty() else PLAN_WIDTH)
     console.print(render(chosen, cluster))
     if config.launch.dry_run:

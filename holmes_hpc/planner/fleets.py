@@ -181,7 +181,10 @@ def _granules(kinds: Sequence[Kind]) -> tuple[int, ...]:
     granules = [1] * len(kinds)
     choices = [[n for n in range(1, kind.total_gpus + 1) if kind.total_gpus % n == 0
                 and (kind.gpus % n == 0 or n % kind.gpus == 0)] for kind in kinds]
-    while math.prod(kind.total_gpus // granule + 1 for kind, granule in zip(kinds, granules, strict=True)) > _MOST_STATES:
+    def states() -> int:
+        return math.prod(kind.total_gpus // granule + 1 for kind, granule in zip(kinds, granules, strict=True))
+
+    while states() > _MOST_STATES:
         widest = max(range(len(kinds)), key=lambda k: (kinds[k].total_gpus // granules[k], -k))
         larger = [n for n in choices[widest] if n > granules[widest]]
         if not larger:

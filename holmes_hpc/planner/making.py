@@ -7,8 +7,9 @@ from typing import Any
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine
+from holmes_hpc.planner.priced import Priced
 from holmes_hpc.planner.schedules import make_schedule, slow_hops
-from holmes_hpc.planner.search import Priced, search
+from holmes_hpc.planner.search import search
 from holmes_hpc.planner.settings import PlanSettings, Task
 from holmes_hpc.values import Plan, RankPlace, Rejected
 

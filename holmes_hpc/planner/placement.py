@@ -33,9 +33,9 @@ def place(fleet: Fleet, kinds: Sequence[Kind], cluster: ClusterDescription, *, s
     demands: list[list[Demand]] = [[] for _ in kinds]
     for p, (template, _) in enumerate(fleet.pipelines):
         stage = 0
-        for kind, tensor, count in template.segments:
+        for k, tensor, count in template.segments:
             for _ in range(count):
-                demands[kind].append((tensor, p, stage))
+                demands[k].append((tensor, p, stage))
                 stage += 1
     parts: dict[tuple[int, int], Part] = {}
     used = {node.slot for node in cluster.nodes}

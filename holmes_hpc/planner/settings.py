@@ -13,7 +13,7 @@ from holmes_hpc.errors import ConfigurationError, PlanRefusedError
 from holmes_hpc.planner.layer_split import LAYER_SPLITS
 from holmes_hpc.planner.schedules import SCHEDULES
 
-STRATEGIES = ("auto", "holmes", "megatron", "manual")
+STRATEGIES = ("auto", "holmes", "megatron", "flashflex", "manual")
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,9 @@ class PlanSettings:
     alpha: float
     two_level: bool
     recompute: str
+    search_recompute: bool
+    leave_nodes_out: bool
+    search_seconds: float | None
     sequence_parallel: bool
     precision: str
     optimizer: str
@@ -54,7 +57,9 @@ class PlanSettings:
             micro_batch_size=parallel.micro_batch_size, schedule=schedule,
             warmup_extra=_warmup_extra(parallel.warmup_extra), layer_split=_layer_split(parallel.layer_split),
             alpha=float(parallel.alpha), two_level=parallel.two_level is not False,
-            recompute=str(parallel.recompute), sequence_parallel=bool(parallel.sequence_parallel),
+            recompute="none" if parallel.recompute == "auto" else str(parallel.recompute),
+            search_recompute=parallel.recompute == "auto", leave_nodes_out=bool(parallel.leave_nodes_out),
+            search_seconds=parallel.search_seconds, sequence_parallel=bool(parallel.sequence_parallel),
             precision=str(config.train.precision),
             optimizer=str(config.optimizer.name), global_batch_size=int(config.train.global_batch_size),
             pipelines=tuple(_plain(pipeline) for pipeline in parallel.pipelines or ()),

@@ -24,7 +24,6 @@ _MOST_TEMPLATES = 6_000
 _COUNTS = ((1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
            (1, 2, 3, 4, 6, 8, 16), (1, 2, 4, 8), (1, 2, 4), (1, 2), (1,))
 """Numbers of stages of a segment that are tried, fewer where there are many kinds."""
-_BISECTIONS = 40
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,7 @@ def _price_depth(table: _Table, group: list[tuple[Segment, ...]], depth: int, nu
 
 def _stage_rows(table: _Table, segments: tuple[Segment, ...], depth: int,
                 shares: Sequence[float] | None) -> list[tuple[float, ...]]:
-    rows = []
+    rows: list[tuple[float, ...]] = []
     for kind, tensor, count in segments:
         for _ in range(count):
             row = table.row(kind, tensor, not rows, len(rows) == depth - 1)
@@ -160,28 +159,23 @@ def cut_layers(layer: NDArray[numpy.float64], end: NDArray[numpy.float64], caps:
     `layer` and `end` are a stage's seconds for each layer and without layers, `caps` the most layers it holds.
     """
     good = (caps.min(axis=1) >= 1) & (caps.sum(axis=1) >= num_layers) & (layer.shape[1] <= num_layers)
-    low = (layer + end).max(axis=1) * (1 - 1e-12)
-    high = (num_layers * layer + end).max(axis=1)
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        enough = _count(middle, layer, end, caps).sum(axis=1) >= num_layers
-        high = numpy.where(enough, middle, high)
-        low = numpy.where(enough, low, middle)
-    layers = _count(high * (1 + 1e-12), layer, end, caps)
+    # No cut is shorter than one of fractions of layers; from its floor on, each layer goes where it ends earliest.
+    level = (num_layers + (end / layer).sum(axis=1)) / (1 / layer).sum(axis=1)
+    most = numpy.maximum(caps, 1)
+    layers = numpy.clip(numpy.floor((level[:, None] - end) / layer + 1e-9), 1, most)
     rows = numpy.arange(len(layers))
-    while True:
-        surplus = good & (layers.sum(axis=1) > num_layers)
-        if not surplus.any():
-            return layers, good
+    missing = numpy.where(good, num_layers - layers.sum(axis=1), 0)
+    while (missing > 0).any():
+        after = numpy.where(layers < most, (layers + 1) * layer + end, numpy.inf)
+        some = missing > 0
+        layers[rows[some], after.argmin(axis=1)[some]] += 1
+        missing[some] -= 1
+    while (missing < 0).any():
         times = numpy.where(layers > 1, layers * layer + end, -1.0)
-        longest = times.argmax(axis=1)
-        layers[rows[surplus], longest[surplus]] -= 1
-
-
-def _count(seconds: NDArray[numpy.float64], layer: NDArray[numpy.float64], end: NDArray[numpy.float64],
-           caps: NDArray[numpy.float64]) -> NDArray[numpy.float64]:
-    fitting: NDArray[numpy.float64] = numpy.floor((seconds[:, None] - end) / layer + 1e-9)
-    return numpy.clip(fitting, 1, numpy.maximum(caps, 1))
+        some = missing < 0
+        layers[rows[some], times.argmax(axis=1)[some]] -= 1
+        missing[some] += 1
+    return layers, good
 
 
 def _orders(kinds: int) -> list[tuple[int, ...]]:
