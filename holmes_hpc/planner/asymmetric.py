@@ -70,8 +70,41 @@ class Space:
             first += count
         if not across:
             return seconds
+        return seconds + self._across_seconds()
+
+    def placed_seconds(self, fleet: Fleet, size: int, *, together: bool) -> float:
+        """Return about how long a step takes with the stages placed as `placement.place` does."""
+        copies = Counter(template for template, _ in fleet.pipelines)
+        like = len({self.spans(template) for template in copies}) == 1
+        longest = sync = 0.0
+        for template, count in dict(fleet.pipelines).items():
+            crowds = [(kind, tensor, stages, self._stages_in_node(kind, tensor, stages, copies[template], together))
+                      for kind, tensor, stages in template.segments]
+            period, first = template.period, 0
+            for (k, t, n, in_a), (other, u, m, in_b) in itertools.pairwise(crowds):
+                hop = self.pricing.hop(self.kinds[k], self.kinds[other], size)
+                period = max(period, max(in_a / n, in_b / m) * max(t, u) * hop.node_seconds)
+            longest = max(longest, template.fill + count * period)
+            for k, _, n, in_node in crowds:
+                most = max(template.layers[first:first + n])
+                bytes_in_node = min(1.0 if together else n, in_node) * most * self.pricing.layer_gradient_bytes()
+                node = self.kinds[k]
+                seconds = self.pricing.sync_seconds_a_byte((node,), (len(node.nodes),))
+                sync = max(sync, bytes_in_node * seconds)
+                first += n
+        if len(fleet.pipelines) == 1:
+            return longest
+        return longest + sync + (0.0 if like else self._across_seconds())
+
+    def _stages_in_node(self, k: int, tensor: int, stages: int, copies: int, together: bool) -> float:
+        """Return how many stages of a segment are in a node, scaled so that a border has its part of them."""
+        most = self.kinds[k].gpus / tensor
+        return min(copies, most) * stages if together else max(float(stages), most)
+
+    def _across_seconds(self) -> float:
         counts = tuple(len(kind.nodes) for kind in self.kinds)
-        return seconds + self.num_layers * layer * self.pricing.sync_seconds_a_byte(self.kinds, counts)
+        whole = self.num_layers * self.pricing.layer_gradient_bytes()
+        return whole * self.pricing.sync_seconds_a_byte(self.kinds, counts)
 
     def spans(self, template: Template) -> frozenset[str]:
         """Return the fabrics that a template lies in."""
@@ -102,13 +135,18 @@ def asymmetric_proposals(task: Task, strategy: str = "auto") -> list[Proposal]:
     refusals: list[PlanRefusedError] = []
     for recompute in choices:
         other = dataclasses.replace(task, settings=task.settings.replace(recompute=recompute, search_recompute=False))
+        known = {each.words: each.estimate_seconds for each in proposals}
         try:
-            proposals += _proposals(other, strategy, min([float("inf"), *(p.estimate_seconds for p in proposals)]))
+            for each in _proposals(other, strategy, min([float("inf"), *known.values()])):
+                # Recomputing is only worth proposing where the layout is faster for it, or does not fit without.
+                if each.estimate_seconds < known.get(each.words, float("inf")) * (1 - 1e-9):
+                    words = each.words + (f", recomputing {recompute}" if recompute != "none" else "")
+                    proposals.append(dataclasses.replace(each, words=words))
         except PlanRefusedError as refusal:
             refusals.append(refusal)
     if not proposals and refusals:
         raise refusals[-1]
-    return sorted(proposals, key=lambda each: each.estimate_seconds)[:2 * _MOST_PROPOSED]
+    return sorted(proposals, key=lambda each: each.estimate_seconds)
 
 
 def _proposals(task: Task, strategy: str, best: float) -> list[Proposal]:
@@ -158,13 +196,11 @@ def propose(space: Space, fleet: Fleet, size: int, strategy: str) -> Iterator[Pr
             return pipelines
 
         words = describe_fleet(space.kinds, fleet) + f", micro-batch {size}"
-        if task.settings.recompute != "none":
-            words += f", recomputing {task.settings.recompute}"
         if len(places) > 1:
             words += ", stages fill nodes" if together else ", pipelines fill nodes"
         actions = 6 * sum(template.depth * count for template, count in fleet.pipelines)
-        yield Proposal(strategy, words, task, size, GroupRules(two_level=task.settings.two_level), fleet.seconds,
-                       True, actions, build)
+        yield Proposal(strategy, words, task, size, GroupRules(two_level=task.settings.two_level),
+                       space.placed_seconds(fleet, size, together=together), True, actions, build)
 
 
 def describe_fleet(kinds: Sequence[Kind], fleet: Fleet) -> str:

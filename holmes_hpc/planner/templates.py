@@ -112,15 +112,19 @@ class _Table:
         return self.rows[key]
 
     def hops(self, segments: tuple[Segment, ...]) -> tuple[float, float]:
-        """Return what a micro-batch spends between stages, both ways, and how long it occupies the busiest NIC."""
+        """Return what a micro-batch spends between stages, both ways, and how long it occupies the busiest NIC.
+
+        Every receiving rank gets the whole activation, so wide tensor groups fill a NIC more. All stages at a border
+        that are in a node share its NIC: as many as its GPUs form, spread over the segment's stages.
+        """
         total = busiest = 0.0
         for before, after in itertools.pairwise(segments):
             a, b = self.kinds[before[0]], self.kinds[after[0]]
             hop = self.pricing.hop(a, b, self.samples)
-            total += 2 * hop.seconds
-            # All stages at the border of a node share its NIC: as many as its GPUs form, spread over the segment.
+            copies = max(before[1], after[1])
+            total += 2 * max(hop.seconds, copies * hop.node_seconds)
             crowd = max(1.0, a.gpus / (before[1] * before[2]), b.gpus / (after[1] * after[2]))
-            busiest = max(busiest, crowd * hop.node_seconds)
+            busiest = max(busiest, crowd * copies * hop.node_seconds)
         return total, busiest
 
 
