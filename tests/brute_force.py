@@ -39,6 +39,8 @@ class BruteForce:
         self.task = task
         self.priced = self.looked_at = 0
         self.limit = math.inf
+        self.best: tuple[int, int, tuple[Pipeline, ...]] | None = None
+        """Extra warm-up, micro-batch size and pipelines of the fastest layout below the limit."""
         self._times: dict[tuple[object, ...], float] = {}
 
     def faster_than(self, limit_seconds: float) -> float:
@@ -76,6 +78,8 @@ class BruteForce:
                        for rank, need in enumerate(predicted.memory_gib_per_rank))
             if not fits:
                 break
+            if predicted.step_seconds < min(best, self.limit):
+                self.best = extra, size, pipelines
             best = min(best, predicted.step_seconds)
             if len({len(pipeline.stages) for pipeline in pipelines} - {1}) == 0:
                 break

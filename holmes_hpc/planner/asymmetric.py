@@ -12,7 +12,9 @@ from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.fleets import Fleet, Knapsack, alike_fleets, share_microbatches
 from holmes_hpc.planner.groups import GroupRules
 from holmes_hpc.planner.kinds import Kind, node_kinds, on_nodes
-from holmes_hpc.planner.placement import place, used_slots
+from holmes_hpc.planner.meshes import Mesh, price_meshes
+from holmes_hpc.planner.pipelines import build_pipelines
+from holmes_hpc.planner.placement import place, place_mesh, used_slots
 from holmes_hpc.planner.pricing import CostPricing, StagePricing
 from holmes_hpc.planner.proposals import Proposal
 from holmes_hpc.planner.settings import Task
@@ -25,6 +27,7 @@ _MOST_KEPT = 300
 _MOST_ALIKE = 24
 """Fleets of one template each that are kept for each micro-batch size."""
 _MOST_PROPOSED = 60
+_MOST_MESHES = 24
 _MOST_MICRO_BATCH = 32
 RECOMPUTATIONS = ("none", "selective", "full")
 
@@ -164,15 +167,51 @@ def _proposals(task: Task, strategy: str, best: float) -> list[Proposal]:
         for fleet in _fleets(space, space.templates(size), microbatches, best):
             found.append(_Found(fleet, size))
             best = min(best, fleet.seconds)
-    if not found and limit < float("inf"):
-        return []
+    meshes = list(_mesh_proposals(space, strategy, best)) if task.settings.data is None else []
+    if not found and (meshes or limit < float("inf")):
+        return meshes
     if not found:
         raise PlanRefusedError("memory: no pipeline over these nodes holds the model with parallel.tensor="
                                f"{task.settings.tensor} and parallel.pipeline={task.settings.pipeline}, or the batch "
                                "has fewer micro-batches than pipelines. Use more nodes, a smaller "
                                "parallel.micro_batch_size or a smaller model.")
     found.sort(key=lambda each: each.fleet.seconds)
-    return [proposal for each in found[:_MOST_PROPOSED] for proposal in propose(space, each.fleet, each.size, strategy)]
+    return meshes + [proposal for each in found[:_MOST_PROPOSED]
+                     for proposal in propose(space, each.fleet, each.size, strategy)]
+
+
+def _mesh_proposals(space: Space, strategy: str, best: float) -> Iterator[Proposal]:
+    """Yield the layouts of stages that all pipelines share, those that are not much slower than the best known."""
+    task = space.task
+    found: list[tuple[Mesh, int]] = []
+    for size in micro_batch_sizes_of(task):
+        microbatches = task.settings.global_batch_size // size
+        if space.work_bound(size, microbatches) > best:
+            continue
+        meshes = price_meshes(space.pricing, space.kinds, space.degrees, space.num_layers, task.settings.pipeline,
+                              size, microbatches, may_idle=task.settings.leave_nodes_out)
+        found += [(mesh, size) for mesh in meshes[:_MOST_MESHES]]
+        best = min([best, *(mesh.seconds for mesh in meshes[:1])])
+    for mesh, size in sorted(found, key=lambda each: (each[0].seconds, each[1]))[:_MOST_MESHES]:
+        yield _propose_mesh(space, mesh, size, strategy)
+
+
+def _propose_mesh(space: Space, mesh: Mesh, size: int, strategy: str) -> Proposal:
+    used = dict.fromkeys(kind for kind, _, _ in mesh.stages)
+    task = on_nodes(space.task, [node.slot for k in used for node in space.kinds[k].nodes])
+    microbatches = space.task.settings.global_batch_size // size
+
+    def build() -> tuple[Pipeline, ...]:
+        parts = place_mesh(mesh.stages, space.kinds, task.cluster)
+        if parts is None:
+            raise PlanRefusedError("the tensor-parallel groups do not fill the nodes")
+        return build_pipelines(parts, mesh.layers, microbatches)
+
+    stages = ", ".join(f"{space.kinds[k].name} {width} wide, {count} layers"
+                       + (f" of tensor {tensor}" if tensor > 1 else "") for (k, tensor, width), count in zip(mesh.stages, mesh.layers, strict=True))
+    actions = 6 * microbatches * len(mesh.stages)
+    return Proposal(strategy, f"stages shared by all pipelines [{stages}], micro-batch {size}", task, size,
+                    GroupRules(two_level=task.settings.two_level), mesh.seconds, True, actions, build)
 
 
 def micro_batch_sizes_of(task: Task) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.priced import Priced, price_layout, with_warmup
+from holmes_hpc.planner.priced import WORTHWHILE, Priced, price_layout, price_schedule
 from holmes_hpc.planner.work import Allowance, Work
 from holmes_hpc.values import Pipeline
 
@@ -32,8 +32,7 @@ def improve(priced: Sequence[Priced], work: Work) -> list[Priced]:
                 break
             current = step
         if current is not start:
-            better += [current, *(with_warmup(current) if current.schedule.warmup_extra == 0 and
-                                  current.task.settings.warmup_extra is None else [])]
+            better.append(current)
     return better
 
 
@@ -47,6 +46,13 @@ def _unlike(priced: Sequence[Priced]) -> list[Priced]:
 
 def _best_change(priced: Priced, allowance: Allowance) -> Priced | None:
     best = priced
+    if priced.task.settings.warmup_extra is None and any(len(p.stages) > 1 for p in priced.layout.pipelines):
+        allowance.spend(priced.task, priced.layout.pipelines)
+        extra = priced.schedule.warmup_extra + 1
+        warmer = price_schedule(priced.task, priced.strategy, priced.words, priced.layout, priced.rules, extra)
+        if not warmer.reason and warmer.seconds < WORTHWHILE * best.seconds:
+            words = priced.words.partition(", warm-up")[0] + f", warm-up +{extra}"
+            return dataclasses.replace(warmer, words=words)
     for pipelines in _changes(priced.layout.pipelines):
         if allowance.units <= 0:
             break

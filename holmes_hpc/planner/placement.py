@@ -42,19 +42,43 @@ def place(fleet: Fleet, kinds: Sequence[Kind], cluster: ClusterDescription, *, s
     for kind, wanted in zip(kinds, demands, strict=True):
         wanted.sort(key=lambda each: (-each[0], each[2], each[1]) if stages_together else (-each[0], each[1], each[2]))
         free = [list(cluster.ranks_of(node)) for node in kind.nodes if node.slot in used]
-        first = 0
-        for tensor, p, stage in wanted:
-            while first < len(free) and not free[first]:
-                first += 1
-            room = next((ranks for ranks in free[first:] if len(ranks) >= tensor), None)
-            if room is None:
-                return None
-            parts[p, stage] = tuple(room[:tensor])
-            del room[:tensor]
-        if any(free):
+        groups = _pack(free, [tensor for tensor, _, _ in wanted])
+        if groups is None:
             return None
+        parts.update({(p, stage): group for (_, p, stage), group in zip(wanted, groups, strict=True)})
     return tuple(_pipeline(p, layers, count, parts)
                  for p, (layers, count) in enumerate((t.layers, count) for t, count in fleet.pipelines))
+
+
+def place_mesh(stages: Sequence[tuple[int, int, int]], kinds: Sequence[Kind],
+               cluster: ClusterDescription) -> tuple[tuple[Part, ...], ...] | None:
+    """Return the tensor-parallel groups of every stage of a mesh; None where they do not fill the nodes."""
+    placed: dict[int, list[Part]] = {}
+    for k, kind in enumerate(kinds):
+        wanted = [(tensor, s) for s, (other, tensor, width) in enumerate(stages) if other == k for _ in range(width)]
+        wanted.sort(key=lambda each: (-each[0], each[1]))
+        if wanted:
+            groups = _pack([list(cluster.ranks_of(node)) for node in kind.nodes], [tensor for tensor, _ in wanted])
+            if groups is None:
+                return None
+            for (_, s), group in zip(wanted, groups, strict=True):
+                placed.setdefault(s, []).append(group)
+    return tuple(tuple(placed[s]) for s in range(len(stages)))
+
+
+def _pack(free: list[list[int]], degrees: Sequence[int]) -> list[Part] | None:
+    """Return groups of these degrees, each inside a node, that take all free ranks; None where there are none."""
+    groups: list[Part] = []
+    first = 0
+    for tensor in degrees:
+        while first < len(free) and not free[first]:
+            first += 1
+        room = next((ranks for ranks in free[first:] if len(ranks) >= tensor), None)
+        if room is None:
+            return None
+        groups.append(tuple(room[:tensor]))
+        del room[:tensor]
+    return None if any(free) else groups
 
 
 def _pipeline(p: int, layers: Sequence[int], microbatches: int, parts: dict[tuple[int, int], Part]) -> Pipeline:

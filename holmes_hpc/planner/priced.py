@@ -59,19 +59,24 @@ def price_schedule(task: Task, strategy: str, words: str, layout: Layout, rules:
     return Priced(strategy, words, task, layout, rules, choice, predicted, memory_problem(task, predicted), missing)
 
 
-def with_warmup(priced: Priced) -> list[Priced]:
+def with_warmup(priced: Priced, more: int = 0) -> list[Priced]:
     """Return the layout with k = ceil(2 D / (F + B)) extra warm-up forwards, if that pays and fits.
 
     D is the time of one message over the slowest hop, behind the others of its node; F and B are those of the
-    longest stage.
+    longest stage. Up to `more` forwards beyond that are tried as long as each pays.
     """
     layout, task = priced.layout, priced.task
     hops = slow_hops(layout.pipelines, layout.groups)
     if not hops:
         return []
-    extra = _extra_forwards(task, layout, hops)
-    warmer = price_schedule(task, priced.strategy, f"{priced.words}, warm-up +{extra}", layout, priced.rules, extra)
-    return [warmer] if warmer.seconds < WORTHWHILE * priced.seconds and not warmer.reason else []
+    first = _extra_forwards(task, layout, hops)
+    found: list[Priced] = []
+    for extra in range(first, first + 1 + more):
+        warmer = price_schedule(task, priced.strategy, f"{priced.words}, warm-up +{extra}", layout, priced.rules, extra)
+        if warmer.reason or warmer.seconds >= WORTHWHILE * (found[-1] if found else priced).seconds:
+            break
+        found.append(warmer)
+    return found
 
 
 def _extra_forwards(task: Task, layout: Layout, hops: set[tuple[int, int]]) -> int:

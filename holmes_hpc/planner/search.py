@@ -23,8 +23,7 @@ _MOST_SIMULATED = 8
 _MOST_SIMULATED_OF_ALL = 40
 """Layouts of the search for unlike pipelines that are simulated."""
 _WARMUP_FINALISTS = 3
-_WORTH_LEAVING_OUT = 0.98
-"""Leaving nodes out has to save this much of the step, since somebody pays for them."""
+_MORE_WARMUP = 2
 
 Progress = Callable[[str], None]
 
@@ -60,12 +59,9 @@ def search(task: Task, progress: Progress | None = None) -> tuple[Priced, tuple[
 
 
 def choose(fitting: Sequence[Priced]) -> Priced:
-    """Return the fastest that the engine runs, else the fastest; all nodes, unless fewer are clearly faster."""
+    """Return the fastest that the engine runs, else the fastest."""
     pool = [each for each in fitting if not each.missing] or list(fitting)
-    best = min(pool, key=lambda each: each.seconds)
-    most = max(each.task.cluster.world_size for each in pool)
-    whole = min((each for each in pool if each.task.cluster.world_size == most), key=lambda each: each.seconds)
-    return best if best.seconds < _WORTH_LEAVING_OUT * whole.seconds else whole
+    return min(pool, key=lambda each: each.seconds)
 
 
 def _why(priced: Sequence[Priced], refusals: Mapping[str, Sequence[str]]) -> str:
@@ -115,7 +111,7 @@ def _price_best(task: Task, proposals: Sequence[Proposal], work: Work, most: int
         for i, each in enumerate(fitting[:_WARMUP_FINALISTS]):
             if i == 0 or allowance.units > 0:
                 allowance.spend(each.task, each.layout.pipelines)
-                priced += with_warmup(each)
+                priced += with_warmup(each, more=_MORE_WARMUP if allowance.units > 0 else 0)
     return priced
 
 
@@ -169,6 +165,4 @@ def _compared(best: Priced, other: Priced) -> str:
     faster = f"{-100 * ratio:.1f} % faster" if ratio < -5e-4 else "as fast"
     if other.missing:
         return f"{faster}, and not yet runnable: the engine of this version lacks {' and '.join(other.missing)}"
-    if other.task.cluster.world_size < best.task.cluster.world_size:
-        return f"{faster} on fewer nodes, and parallel.leave_nodes_out is false or it saves too little"
     return "as fast, and later in order"

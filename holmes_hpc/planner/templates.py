@@ -64,7 +64,7 @@ def enumerate_segments(kinds: Sequence[Kind], degrees: Sequence[Sequence[int]], 
     `degrees` are the tensor-parallel degrees of each kind. Where there are too many templates, numbers of stages are
     thinned out evenly, never whole kinds.
     """
-    orders = _orders(len(kinds))
+    orders = kind_orders(len(kinds))
     for counts in _COUNTS:
         options = [_options(k, kind, degrees[k], num_layers, counts) for k, kind in enumerate(kinds)]
         total = sum(_product(len(options[k]) for k in order) for order in orders)
@@ -182,7 +182,7 @@ def cut_layers(layer: NDArray[numpy.float64], end: NDArray[numpy.float64], caps:
     return layers, good
 
 
-def _orders(kinds: int) -> list[tuple[int, ...]]:
+def kind_orders(kinds: int) -> list[tuple[int, ...]]:
     """Return the orders of the kinds that a pipeline may use; of many kinds only large sets and single ones."""
     if kinds <= 3:
         return [order for size in range(1, kinds + 1) for order in itertools.permutations(range(kinds), size)]
