@@ -19,7 +19,7 @@ from holmes_hpc.planner.pricing import CostPricing, StagePricing
 from holmes_hpc.planner.proposals import Proposal
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.shapes import indivisible
-from holmes_hpc.planner.templates import Segment, Template, enumerate_segments, price_templates
+from holmes_hpc.planner.templates import BACKWARD_SHARE, Segment, Template, enumerate_segments, price_templates
 from holmes_hpc.values import Pipeline
 
 _MOST_KEPT = 300
@@ -65,11 +65,13 @@ class Space:
 
         With `across`, pipelines hold the same layers in different fabrics, so that the whole model's gradients cross.
         """
-        layer, seconds, first = self.pricing.layer_gradient_bytes(), 0.0, 0
+        layer, seconds, first, hidden = self.pricing.layer_gradient_bytes(), 0.0, 0, 0.0
         for kind, _, count in template.segments:
             node = self.kinds[kind]
             most = max(template.layers[first:first + count])
-            seconds = max(seconds, most * layer * self.pricing.sync_seconds_a_byte((node,), (len(node.nodes),)))
+            whole = most * layer * self.pricing.sync_seconds_a_byte((node,), (len(node.nodes),))
+            seconds = max(seconds, whole - hidden)
+            hidden += BACKWARD_SHARE * template.work * count / template.depth
             first += count
         if not across:
             return seconds
@@ -88,12 +90,14 @@ class Space:
                 hop = self.pricing.hop(self.kinds[k], self.kinds[other], size)
                 period = max(period, max(in_a / n, in_b / m) * max(t, u) * hop.node_seconds)
             longest = max(longest, template.fill + count * period)
+            hidden = 0.0
             for k, _, n, in_node in crowds:
                 most = max(template.layers[first:first + n])
                 bytes_in_node = min(1.0 if together else n, in_node) * most * self.pricing.layer_gradient_bytes()
                 node = self.kinds[k]
                 seconds = self.pricing.sync_seconds_a_byte((node,), (len(node.nodes),))
-                sync = max(sync, bytes_in_node * seconds)
+                sync = max(sync, bytes_in_node * seconds - hidden)
+                hidden += BACKWARD_SHARE * template.work * n / template.depth
                 first += n
         if len(fleet.pipelines) == 1:
             return longest
@@ -137,6 +141,8 @@ def asymmetric_proposals(task: Task, strategy: str = "auto") -> list[Proposal]:
     proposals: list[Proposal] = []
     refusals: list[PlanRefusedError] = []
     for recompute in choices:
+        if proposals and recompute == "selective":
+            continue  # It saves little beside a fused attention core, and is looked at only where nothing fits.
         other = dataclasses.replace(task, settings=task.settings.replace(recompute=recompute, search_recompute=False))
         known = {each.words: each.estimate_seconds for each in proposals}
         try:
@@ -207,8 +213,9 @@ def _propose_mesh(space: Space, mesh: Mesh, size: int, strategy: str) -> Proposa
             raise PlanRefusedError("the tensor-parallel groups do not fill the nodes")
         return build_pipelines(parts, mesh.layers, microbatches)
 
-    stages = ", ".join(f"{space.kinds[k].name} {width} wide, {count} layers"
-                       + (f" of tensor {tensor}" if tensor > 1 else "") for (k, tensor, width), count in zip(mesh.stages, mesh.layers, strict=True))
+    stages = ", ".join(
+        f"{space.kinds[k].name} {width} wide, {count} layers" + (f" of tensor {tensor}" if tensor > 1 else "")
+        for (k, tensor, width), count in zip(mesh.stages, mesh.layers, strict=True))
     actions = 6 * microbatches * len(mesh.stages)
     return Proposal(strategy, f"stages shared by all pipelines [{stages}], micro-batch {size}", task, size,
                     GroupRules(two_level=task.settings.two_level), mesh.seconds, True, actions, build)

@@ -10,9 +10,9 @@ from holmes_hpc.cluster import Machine, Node
 from holmes_hpc.planner.settings import Task
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kind:
-    """Equal nodes of one fabric, in rank order."""
+    """Equal nodes of one fabric, in rank order; a kind is only equal to itself, which makes it a cheap key."""
 
     nodes: tuple[Node, ...]
 

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy
+from numpy.typing import NDArray
 
 from holmes_hpc.planner.kinds import Kind
-from holmes_hpc.planner.pipelines import overlaps
+from holmes_hpc.planner.pipelines import count_overlaps
 from holmes_hpc.planner.pricing import StagePricing
-from holmes_hpc.planner.templates import cut_layers, kind_orders
+from holmes_hpc.planner.templates import BACKWARD_SHARE, StageTable, cut_layers, kind_orders
 
 MeshStage = tuple[int, int, int]
 """(index of the kind, tensor-parallel degree, width: the number of tensor-parallel groups)."""
@@ -52,19 +53,10 @@ def price_meshes(pricing: StagePricing, kinds: Sequence[Kind], degrees: Sequence
 
 def _price(pricing: StagePricing, kinds: Sequence[Kind], meshes: Sequence[tuple[MeshStage, ...]], num_layers: int,
            size: int, microbatches: int) -> Iterator[Mesh]:
-    depth = len(meshes[0])
-    layer, end, caps = (numpy.zeros((len(meshes), depth)) for _ in range(3))
-    for i, mesh in enumerate(meshes):
-        ways = len(overlaps([width for _, _, width in mesh]))
-        for s, (k, tensor, width) in enumerate(mesh):
-            first, last = s == 0, s == depth - 1
-            layer[i, s] = pricing.layer_seconds(kinds[k], tensor, size) / width
-            end[i, s] = pricing.end_seconds(kinds[k], tensor, size, first=first, last=last) / width
-            in_flight = min(microbatches, (depth - s) * -(-ways // width))
-            states, kept = pricing.layer_bytes(kinds[k], tensor, size)
-            end_states, end_kept = pricing.end_bytes(kinds[k], tensor, size, first=first, last=last)
-            free = pricing.free_bytes(kinds[k]) - end_states - in_flight * end_kept
-            caps[i, s] = max(0, min(num_layers, free // (states + in_flight * kept)))
+    table = StageTable(pricing, kinds, size)
+    rows = numpy.array([[_row(table, mesh, s, microbatches) for s in range(len(mesh))] for mesh in meshes])
+    layer, end, caps = (rows[:, :, i] for i in range(3))
+    caps = numpy.clip(caps, 0, num_layers)
     layers, good = cut_layers(layer, end, caps, num_layers)
     busy = layers * layer + end
     for i in numpy.flatnonzero(good):
@@ -72,22 +64,34 @@ def _price(pricing: StagePricing, kinds: Sequence[Kind], meshes: Sequence[tuple[
                    _seconds(pricing, kinds, meshes[i], layers[i], busy[i], size, microbatches))
 
 
+def _row(table: StageTable, mesh: tuple[MeshStage, ...], s: int, microbatches: int) -> tuple[float, float, float]:
+    """Return a stage's seconds for each micro-batch of the batch, of a layer and without, and how many layers fit."""
+    k, tensor, width = mesh[s]
+    layer, end, states, kept, free, end_kept = table.row(k, tensor, s == 0, s == len(mesh) - 1)
+    ways = count_overlaps(frozenset(width for _, _, width in mesh))
+    in_flight = min(microbatches, (len(mesh) - s) * -(-ways // width))
+    return layer / width, end / width, (free - in_flight * end_kept) // (states + in_flight * kept)
+
+
 def _seconds(pricing: StagePricing, kinds: Sequence[Kind], mesh: tuple[MeshStage, ...],
-             layers: numpy.ndarray, busy: numpy.ndarray, size: int, microbatches: int) -> float:
-    widths = numpy.array([width for _, _, width in mesh])
+             layers: NDArray[numpy.float64],
+             busy: NDArray[numpy.float64], size: int, microbatches: int) -> float:
+    widths = numpy.array([float(width) for _, _, width in mesh])
     period, hops, sync = float(busy.max()), 0.0, 0.0
     for (k, t, w), (other, u, v) in itertools.pairwise(mesh):
         hop = pricing.hop(kinds[k], kinds[other], size)
-        lanes = min(_nodes(kinds[k], t, w), _nodes(kinds[other], u, v))
+        lanes = int(min(_nodes(kinds[k], t, w), _nodes(kinds[other], u, v)))
         if k != other:
             hops += 2 * max(hop.seconds, max(t, u) * hop.node_seconds)
             period = max(period, max(t, u) * hop.node_seconds / lanes)
-    for (k, t, w), held in zip(mesh, layers, strict=True):
-        if w > 1:
-            nodes = _nodes(kinds[k], t, w)
-            sync = max(sync, float(held) * pricing.layer_gradient_bytes()
-                       * pricing.sync_seconds_a_byte((kinds[k],), (nodes,)))
     alone = busy * widths
+    # Gradients of later stages are summed while the first ones are still in their last backward.
+    hidden = 0.0
+    for (k, t, w), held, own in zip(mesh, layers, alone, strict=True):
+        if w > 1:
+            whole = float(held) * pricing.layer_gradient_bytes()
+            sync = max(sync, whole * pricing.sync_seconds_a_byte((kinds[k],), (_nodes(kinds[k], t, w),)) - hidden)
+        hidden += BACKWARD_SHARE * float(own)
     return microbatches * period + float(alone.sum() - alone[busy.argmax()]) + hops + sync
 
 

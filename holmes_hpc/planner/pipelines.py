@@ -20,6 +20,16 @@ def overlaps(widths: Sequence[int]) -> tuple[tuple[Fraction, tuple[int, ...]], .
     return _overlaps(tuple(widths))
 
 
+@functools.lru_cache(maxsize=4096)
+def count_overlaps(widths: frozenset[int]) -> int:
+    """Return how many pipelines stages of these widths make."""
+    widest = max(widths)
+    if all(widest % width == 0 for width in widths):
+        return widest
+    common = math.lcm(*widths)
+    return len({i * (common // width) for width in widths for i in range(width)})
+
+
 @functools.lru_cache(maxsize=256)
 def _overlaps(widths: tuple[int, ...]) -> tuple[tuple[Fraction, tuple[int, ...]], ...]:
     if len(set(widths)) == 1:

@@ -20,7 +20,9 @@ from holmes_hpc.planner.pricing import StagePricing
 Segment = tuple[int, int, int]
 """Stages that follow one another: (index of the kind, tensor-parallel degree, number of stages)."""
 
-_MOST_TEMPLATES = 6_000
+BACKWARD_SHARE = 2 / 3
+"""Of a stage's forward and backward together."""
+_MOST_TEMPLATES = 3_000
 _COUNTS = ((1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
            (1, 2, 3, 4, 6, 8, 16), (1, 2, 4, 8), (1, 2, 4), (1, 2), (1,))
 """Numbers of stages of a segment that are tried, fewer where there are many kinds."""
@@ -87,12 +89,12 @@ def price_templates(pricing: StagePricing, kinds: Sequence[Kind], segments: Sequ
     priced: dict[tuple[Segment, ...], Template] = {}
     by_depth = itertools.groupby(sorted(segments, key=_depth), key=_depth)
     for depth, group in by_depth:
-        for template in _price_depth(_Table(pricing, kinds, samples), list(group), depth, num_layers, shares):
+        for template in _price_depth(StageTable(pricing, kinds, samples), list(group), depth, num_layers, shares):
             priced[template.segments] = template
     return [priced[each] for each in segments if each in priced]
 
 
-class _Table:
+class StageTable:
     """Prices by (kind, degree), looked up once."""
 
     def __init__(self, pricing: StagePricing, kinds: Sequence[Kind], samples: int) -> None:
@@ -128,7 +130,7 @@ class _Table:
         return total, busiest
 
 
-def _price_depth(table: _Table, group: list[tuple[Segment, ...]], depth: int, num_layers: int,
+def _price_depth(table: StageTable, group: list[tuple[Segment, ...]], depth: int, num_layers: int,
                  shares: Sequence[float] | None) -> Iterator[Template]:
     rows = numpy.array([_stage_rows(table, segments, depth, shares) for segments in group])
     layer, end, states, kept, free, end_kept = (rows[:, :, i] for i in range(6))
@@ -143,7 +145,7 @@ def _price_depth(table: _Table, group: list[tuple[Segment, ...]], depth: int, nu
                        float(times[i].sum()), hops)
 
 
-def _stage_rows(table: _Table, segments: tuple[Segment, ...], depth: int,
+def _stage_rows(table: StageTable, segments: tuple[Segment, ...], depth: int,
                 shares: Sequence[float] | None) -> list[tuple[float, ...]]:
     rows: list[tuple[float, ...]] = []
     for kind, tensor, count in segments:
