@@ -33,7 +33,9 @@ RECOMPUTATIONS = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)
-class _Found:
+class Found:
+    """A fleet at a micro-batch size."""
+
     fleet: Fleet
     size: int
 
@@ -164,15 +166,9 @@ def _proposals(task: Task, strategy: str, best: float) -> list[Proposal]:
     if not all(space.degrees):
         raise PlanRefusedError(f"parallel.tensor={task.settings.tensor} does not divide the GPUs of every node and the "
                                "model's heads. Set it to a smaller number, or to null.")
-    found: list[_Found] = []
     limit = best
-    for size in micro_batch_sizes_of(task):
-        microbatches = task.settings.global_batch_size // size
-        if space.work_bound(size, microbatches) > best:
-            continue
-        for fleet in _fleets(space, space.templates(size), microbatches, best):
-            found.append(_Found(fleet, size))
-            best = min(best, fleet.seconds)
+    found = search_fleets(space, best)
+    best = min([best, *(each.fleet.seconds for each in found[:1])])
     meshes = list(_mesh_proposals(space, strategy, best)) if task.settings.data is None else []
     if not found and (meshes or limit < float("inf")):
         return meshes
@@ -181,9 +177,21 @@ def _proposals(task: Task, strategy: str, best: float) -> list[Proposal]:
                                f"{task.settings.tensor} and parallel.pipeline={task.settings.pipeline}, or the batch "
                                "has fewer micro-batches than pipelines. Use more nodes, a smaller "
                                "parallel.micro_batch_size or a smaller model.")
-    found.sort(key=lambda each: each.fleet.seconds)
     return meshes + [proposal for each in found[:_MOST_PROPOSED]
                      for proposal in propose(space, each.fleet, each.size, strategy)]
+
+
+def search_fleets(space: Space, limit: float = float("inf")) -> list[Found]:
+    """Return the fleets found for every micro-batch size that may be faster than `limit` seconds, fastest first."""
+    found: list[Found] = []
+    for size in micro_batch_sizes_of(space.task):
+        microbatches = space.task.settings.global_batch_size // size
+        if space.work_bound(size, microbatches) > limit:
+            continue
+        for fleet in _fleets(space, space.templates(size), microbatches, limit):
+            found.append(Found(fleet, size))
+            limit = min(limit, fleet.seconds)
+    return sorted(found, key=lambda each: each.fleet.seconds)
 
 
 def _mesh_proposals(space: Space, strategy: str, best: float) -> Iterator[Proposal]:

@@ -59,7 +59,7 @@ def _price(pricing: StagePricing, kinds: Sequence[Kind], meshes: Sequence[tuple[
     caps = numpy.clip(caps, 0, num_layers)
     layers, good = cut_layers(layer, end, caps, num_layers)
     busy = layers * layer + end
-    for i in numpy.flatnonzero(good):
+    for i in numpy.flatnonzero(good).tolist():
         yield Mesh(meshes[i], tuple(int(count) for count in layers[i]),
                    _seconds(pricing, kinds, meshes[i], layers[i], busy[i], size, microbatches))
 
