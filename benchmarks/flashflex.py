@@ -164,7 +164,8 @@ def main() -> None:
     """Print the table as Markdown."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("clusters", nargs="*", default=list(CASES))
-    print("| cluster | batch | bar, samples/s | FlashFlex, as run | FlashFlex, reimplemented | identical pipelines | ours | our plan |")
+    print("| cluster | batch | bar, samples/s | FlashFlex, as run "
+          "| FlashFlex, reimplemented | identical pipelines | ours | our plan |")
     print("|---|---|---|---|---|---|---|---|")
     for name in parser.parse_args().clusters:
         row = compare(name)

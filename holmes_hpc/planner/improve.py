@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.priced import WORTHWHILE, Priced, price_layout, price_schedule
+from holmes_hpc.planner.schedules import slow_hops
 from holmes_hpc.planner.work import Allowance, Work
 from holmes_hpc.values import Pipeline
 
-_STARTS = 3
+_STARTS = 8
 _MOST_ROUNDS = 12
+_FEW_PIPELINES = 4
 
 
 def improve(priced: Sequence[Priced], work: Work) -> list[Priced]:
@@ -20,20 +22,33 @@ def improve(priced: Sequence[Priced], work: Work) -> list[Priced]:
     Of the best layouts each moves one layer between neighbouring stages, or one micro-batch between pipelines, as long
     as that pays. The closed forms that proposed them do not know what hides behind what; the simulation does.
     """
-    allowance = work.allowance()
+    allowance = work.allowance_to_improve()
     starts = sorted((each for each in priced if not each.reason and each.strategy in ("auto", "flashflex", "holmes")),
                     key=lambda each: each.seconds)
     better: list[Priced] = []
-    for start in _unlike(starts)[:_STARTS]:
+    chosen = _unlike(starts)[:_STARTS]
+    for start in [each for each in chosen for each in (each, *_warmer(each, allowance))]:
         current = start
         for _ in range(_MOST_ROUNDS):
             step = _best_change(current, allowance)
             if step is None:
                 break
             current = step
-        if current is not start:
+        if current not in chosen:
             better.append(current)
     return better
+
+
+def _warmer(priced: Priced, allowance: Allowance) -> list[Priced]:
+    """Return the layout with one more warm-up forward, whether or not that alone pays."""
+    extra = priced.schedule.warmup_extra + 1
+    if priced.task.settings.warmup_extra is not None or allowance.units <= 0 or not slow_hops(
+            priced.layout.pipelines, priced.layout.groups):
+        return []
+    allowance.spend(priced.task, priced.layout.pipelines)
+    words = priced.words.partition(", warm-up")[0] + f", warm-up +{extra}"
+    warmer = price_schedule(priced.task, priced.strategy, words, priced.layout, priced.rules, extra)
+    return [] if warmer.reason else [warmer]
 
 
 def _unlike(priced: Sequence[Priced]) -> list[Priced]:
@@ -46,13 +61,9 @@ def _unlike(priced: Sequence[Priced]) -> list[Priced]:
 
 def _best_change(priced: Priced, allowance: Allowance) -> Priced | None:
     best = priced
-    if priced.task.settings.warmup_extra is None and any(len(p.stages) > 1 for p in priced.layout.pipelines):
-        allowance.spend(priced.task, priced.layout.pipelines)
-        extra = priced.schedule.warmup_extra + 1
-        warmer = price_schedule(priced.task, priced.strategy, priced.words, priced.layout, priced.rules, extra)
-        if not warmer.reason and warmer.seconds < WORTHWHILE * best.seconds:
-            words = priced.words.partition(", warm-up")[0] + f", warm-up +{extra}"
-            return dataclasses.replace(warmer, words=words)
+    for warmer in _warmer(priced, allowance):
+        if warmer.seconds < WORTHWHILE * best.seconds:
+            return warmer
     for pipelines in _changes(priced.layout.pipelines):
         if allowance.units <= 0:
             break
@@ -90,10 +101,11 @@ def _changes(pipelines: Sequence[Pipeline]) -> Iterator[tuple[Pipeline, ...]]:
                 if a != b and pipelines[members[0]].stages[a].num_layers > 1:
                     yield tuple(_move_layer(pipeline, a, b) if p in members else pipeline
                                 for p, pipeline in enumerate(pipelines))
-    firsts = [members[0] for members in alike.values()]
-    lasts = [members[-1] for members in alike.values()]
-    for a in lasts:
-        for b in firsts:
+    few = len(pipelines) <= _FEW_PIPELINES
+    givers = range(len(pipelines)) if few else [members[-1] for members in alike.values()]
+    takers = range(len(pipelines)) if few else [members[0] for members in alike.values()]
+    for a in givers:
+        for b in takers:
             if a != b and pipelines[a].microbatches > 1:
                 yield tuple(dataclasses.replace(pipeline, microbatches=pipeline.microbatches + (p == b) - (p == a))
                             for p, pipeline in enumerate(pipelines))

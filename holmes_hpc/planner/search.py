@@ -22,7 +22,7 @@ MOST_REJECTED = 10
 _MOST_SIMULATED = 8
 _MOST_SIMULATED_OF_ALL = 40
 """Layouts of the search for unlike pipelines that are simulated."""
-_WARMUP_FINALISTS = 3
+_WARMUP_FINALISTS = 8
 _MORE_WARMUP = 2
 
 Progress = Callable[[str], None]
@@ -93,16 +93,22 @@ def _is_memory(reason: str) -> bool:
 
 def _price_best(task: Task, proposals: Sequence[Proposal], work: Work, most: int) -> list[Priced]:
     """Simulate the best estimates, then give the fastest of those extra warm-up where it pays."""
-    ranked = sorted(proposals, key=lambda each: (not each.fits, each.estimate_seconds))[:most]
+    ranked = sorted(proposals, key=lambda each: (not each.fits, each.estimate_seconds))[:2 * most]
     allowance = work.allowance()
     priced: list[Priced] = []
+    seen: set[tuple[object, ...]] = set()
     for proposal in ranked:
-        if priced and (not allowance.left(proposal) or (ranked[0].fits and not proposal.fits)):
-            continue
+        if len(priced) >= most or (priced and (allowance.units <= 0 or (ranked[0].fits and not proposal.fits))):
+            break
         try:
             pipelines = proposal.build()
         except PlanRefusedError:
             continue
+        key = (pipelines, proposal.micro_batch_size, proposal.rules, proposal.task.settings.recompute,
+               tuple(node.slot for node in proposal.task.cluster.nodes))
+        if key in seen:
+            continue
+        seen.add(key)
         allowance.spend(proposal.task, pipelines)
         priced.append(price_layout(proposal.task, proposal.strategy, proposal.words, pipelines,
                                    proposal.micro_batch_size, proposal.rules))
@@ -110,8 +116,10 @@ def _price_best(task: Task, proposals: Sequence[Proposal], work: Work, most: int
         fitting = sorted((each for each in priced if not each.reason), key=lambda each: each.seconds)
         for i, each in enumerate(fitting[:_WARMUP_FINALISTS]):
             if i == 0 or allowance.units > 0:
-                allowance.spend(each.task, each.layout.pipelines)
-                priced += with_warmup(each, more=_MORE_WARMUP if allowance.units > 0 else 0)
+                warmer = with_warmup(each, more=_MORE_WARMUP if allowance.units > 0 else 0)
+                for _ in range(1 + len(warmer)):
+                    allowance.spend(each.task, each.layout.pipelines)
+                priced += warmer
     return priced
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from holmes_hpc.planner.proposals import Proposal
 from holmes_hpc.planner.replicas import find_replicas
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.values import Pipeline
@@ -15,7 +14,9 @@ _UNITS_A_RANK = 60
 _UNITS_A_LAYOUT = 150
 _UNITS_LEAST = 12_000
 """For each strategy, where no time is asked for."""
-_STRATEGIES = 4
+_STRATEGIES = 5
+_FEW_RANKS = 8
+_SMALL_FACTOR = 4
 _LONGEST_PIPELINE = 60
 """Micro-batches that are simulated of a long step of alike pipelines."""
 
@@ -26,10 +27,6 @@ class Allowance:
     def __init__(self, units: float) -> None:
         self.units = units
 
-    def left(self, proposal: Proposal) -> bool:
-        """Whether some work is left."""
-        return self.units > 0
-
     def spend(self, task: Task, pipelines: Sequence[Pipeline]) -> None:
         """Take off what the simulation of a layout costs."""
         self.units -= layout_units(task, pipelines)
@@ -39,6 +36,7 @@ class Work:
     """The work of a whole search, divided between its parts; and who is told about it."""
 
     def __init__(self, seconds: float | None, ranks: int, progress: Callable[[str], None] | None) -> None:
+        self.ranks = ranks
         asked = _UNITS_LEAST + 2 * _UNITS_A_RANK * ranks
         self.units = asked if seconds is None else seconds * _UNITS_A_SECOND / _STRATEGIES
         self._progress = progress
@@ -46,6 +44,10 @@ class Work:
     def allowance(self) -> Allowance:
         """Return the allowance of one strategy."""
         return Allowance(self.units)
+
+    def allowance_to_improve(self) -> Allowance:
+        """Return the allowance of small changes: more where few ranks make every simulation cheap."""
+        return Allowance(self.units * (_SMALL_FACTOR if self.ranks <= _FEW_RANKS else 1))
 
     def say(self, words: str) -> None:
         """Tell what goes on."""
