@@ -24,6 +24,8 @@ _MOST_SIMULATED_OF_ALL = 40
 """Layouts of the search for unlike pipelines that are simulated."""
 _WARMUP_FINALISTS = 8
 _MORE_WARMUP = 2
+_WARMUP_SHARE = 0.5
+"""Of the work, kept back for extra warm-up: across slow links it can turn the order of layouts."""
 
 Progress = Callable[[str], None]
 
@@ -42,7 +44,7 @@ def search(task: Task, progress: Progress | None = None) -> tuple[Priced, tuple[
     priced: list[Priced] = []
     refusals: dict[str, list[str]] = {name: [] for name in names}
     for name in names:
-        work.say(f"{name}: proposing layouts")
+        work.say(f"planning: {name}")
         own, found = with_defaults(task, name), []
         try:
             found = _price_strategy(own, name, refusals[name], work)
@@ -95,10 +97,12 @@ def _price_best(task: Task, proposals: Sequence[Proposal], work: Work, most: int
     """Simulate the best estimates, then give the fastest of those extra warm-up where it pays."""
     ranked = sorted(proposals, key=lambda each: (not each.fits, each.estimate_seconds))[:2 * most]
     allowance = work.allowance()
+    warms_up = task.settings.schedule == "1f1b" and task.settings.warmup_extra is None
+    kept_back = _WARMUP_SHARE * allowance.units if warms_up else 0.0
     priced: list[Priced] = []
     seen: set[tuple[object, ...]] = set()
     for proposal in ranked:
-        if len(priced) >= most or (priced and (allowance.units <= 0 or (ranked[0].fits and not proposal.fits))):
+        if len(priced) >= most or (priced and (allowance.units <= kept_back or (ranked[0].fits and not proposal.fits))):
             break
         try:
             pipelines = proposal.build()
@@ -112,8 +116,10 @@ def _price_best(task: Task, proposals: Sequence[Proposal], work: Work, most: int
         allowance.spend(proposal.task, pipelines)
         priced.append(price_layout(proposal.task, proposal.strategy, proposal.words, pipelines,
                                    proposal.micro_batch_size, proposal.rules))
-    if task.settings.schedule == "1f1b" and task.settings.warmup_extra is None:
-        fitting = sorted((each for each in priced if not each.reason), key=lambda each: each.seconds)
+    if warms_up:
+        # Layouts that swap equal fabrics take equally long, and one of them is enough.
+        fitting = sorted({round(each.seconds, 12): each for each in reversed(priced) if not each.reason}.values(),
+                         key=lambda each: each.seconds)
         for i, each in enumerate(fitting[:_WARMUP_FINALISTS]):
             if i == 0 or allowance.units > 0:
                 warmer = with_warmup(each, more=_MORE_WARMUP if allowance.units > 0 else 0)
