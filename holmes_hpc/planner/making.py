@@ -41,7 +41,7 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
         words = "manual"
     elif best.strategy == "megatron" and task.settings.strategy == "auto" and split == "adaptive":
         words = "uniform"
-    layout = best.layout
+    layout, whole, task = best.layout, task, best.task
     widest = max(len(stage.ranks) for pipeline in layout.pipelines for stage in pipeline.stages)
     schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, best.schedule)
     return Plan(
@@ -80,7 +80,7 @@ def _places(task: Task) -> tuple[RankPlace, ...]:
 def _notes(whole: Task, best: Priced) -> tuple[str, ...]:
     """Return what a reader should know beside the figures."""
     notes = []
-    layout, whole, task = best.layout, task, best.task
+    layout, task = best.layout, best.task
     if task.machine.label == "emulated":
         notes.append("predicted for this machine, which emulates the cluster")
     across = [layout.groups[i] for reduction in layout.reductions for i in (*reduction.inner, *reduction.outer)
@@ -123,5 +123,5 @@ def _slow_links(task: Task, layout: Layout) -> list[str]:
     if longest <= period:
         return []
     return [f"the link between fabrics is too slow: a micro-batch occupies a node's NIC for {longest:.3g} s and a "
-            f"stage for {period:.3g} s, so no schedule can hide it. Only fewer bytes (compressed activations) or local steps "
-            "between synchronisations would help, and neither is built yet."]
+            f"stage for {period:.3g} s, so no schedule can hide it. Only fewer bytes (compressed activations) or local "
+            "steps between synchronisations would help, and neither is built yet."]
