@@ -62,6 +62,11 @@ class Space:
                       price_templates(self.pricing, self.kinds, new, self.num_layers, size)})
         return [template for each in wanted if (template := known[each]) is not None]
 
+    @property
+    def short_of_memory(self) -> bool:
+        """Whether some template did not fit."""
+        return any(template is None for known in self._known.values() for template in known.values())
+
     def sync_seconds(self, template: Template, *, across: bool) -> float:
         """Return about how long the gradients of a template's stages are summed, if all pipelines are alike.
 
@@ -142,26 +147,30 @@ def asymmetric_proposals(task: Task, strategy: str = "auto") -> list[Proposal]:
     choices = RECOMPUTATIONS if task.settings.search_recompute else (task.settings.recompute,)
     proposals: list[Proposal] = []
     refusals: list[PlanRefusedError] = []
+    short = False
     for recompute in choices:
-        if proposals and recompute == "selective":
-            continue  # It saves little beside a fused attention core, and is looked at only where nothing fits.
+        if proposals and (recompute == "selective" or not short):
+            continue  # A fused attention core leaves little to save; and where all fits, there is no need.
         other = dataclasses.replace(task, settings=task.settings.replace(recompute=recompute, search_recompute=False))
         known = {each.words: each.estimate_seconds for each in proposals}
         try:
-            for each in _proposals(other, strategy, min([float("inf"), *known.values()])):
+            found, dropped = _proposals(other, strategy, min([float("inf"), *known.values()]))
+            short = short or dropped
+            for each in found:
                 # Recomputing is only worth proposing where the layout is faster for it, or does not fit without.
                 if each.estimate_seconds < known.get(each.words, float("inf")) * (1 - 1e-9):
                     words = each.words + (f", recomputing {recompute}" if recompute != "none" else "")
                     proposals.append(dataclasses.replace(each, words=words))
         except PlanRefusedError as refusal:
             refusals.append(refusal)
+            short = True
     if not proposals and refusals:
         raise refusals[-1]
     return sorted(proposals, key=lambda each: each.estimate_seconds)
 
 
-def _proposals(task: Task, strategy: str, best: float) -> list[Proposal]:
-    """Return layouts with one kind of recomputation, some of which may be faster than `best` seconds."""
+def _proposals(task: Task, strategy: str, best: float) -> tuple[list[Proposal], bool]:
+    """Return layouts with one kind of recomputation that may be faster than `best`, and whether some did not fit."""
     space = Space(task)
     if not all(space.degrees):
         raise PlanRefusedError(f"parallel.tensor={task.settings.tensor} does not divide the GPUs of every node and the "
@@ -171,14 +180,15 @@ def _proposals(task: Task, strategy: str, best: float) -> list[Proposal]:
     best = min([best, *(each.fleet.seconds for each in found[:1])])
     meshes = list(_mesh_proposals(space, strategy, best)) if task.settings.data is None else []
     if not found and (meshes or limit < float("inf")):
-        return meshes
+        return meshes, space.short_of_memory
     if not found:
         raise PlanRefusedError("memory: no pipeline over these nodes holds the model with parallel.tensor="
                                f"{task.settings.tensor} and parallel.pipeline={task.settings.pipeline}, or the batch "
                                "has fewer micro-batches than pipelines. Use more nodes, a smaller "
                                "parallel.micro_batch_size or a smaller model.")
-    return meshes + [proposal for each in found[:_MOST_PROPOSED]
-                     for proposal in propose(space, each.fleet, each.size, strategy)]
+    fleets = [proposal for each in found[:_MOST_PROPOSED]
+              for proposal in propose(space, each.fleet, each.size, strategy)]
+    return meshes + fleets, space.short_of_memory
 
 
 def search_fleets(space: Space, limit: float = float("inf")) -> list[Found]:
