@@ -8,6 +8,7 @@
 `python -m analysis.throughput RUN...` prints the tables and draws the pictures.
 """
 
+from analysis.by_rank import by_rank
 from analysis.tables import links, load, ranks, runs
 
-__all__ = ["links", "load", "ranks", "runs"]
+__all__ = ["by_rank", "links", "load", "ranks", "runs"]

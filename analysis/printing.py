@@ -13,6 +13,9 @@ from rich.table import Table
 
 Row = dict[str, Any]
 
+MOST_RANKS = 16
+"""Ranks of a run that are printed; `analysis.by_rank` has all."""
+
 
 def print_runs(console: Console, table: pd.DataFrame) -> None:
     """Print `runs`' table as three: what ran, how fast, and networks, prediction and loss."""
@@ -96,6 +99,30 @@ def print_groups(console: Console, table: pd.DataFrame, by: str) -> None:
     )
 
 
+def print_ranks(console: Console, table: pd.DataFrame) -> None:
+    """Print `by_rank`'s table of the runs that have measured their ranks: those that need most, and stragglers."""
+    measured = table[table["measured_memory_gib"].notna() | (table["straggler_share"] > 0)]
+    for run, ranks in measured.groupby("run", sort=False):
+        order = ranks.sort_values(["straggler_share", "measured_memory_gib"], ascending=False)
+        shown = _rows(order.head(MOST_RANKS).sort_values("rank"))
+        left = len(ranks) - len(shown)
+        _print(
+            console,
+            f"Ranks of {run}: memory in GiB, stragglers",
+            shown,
+            {
+                "rank": _text("rank"),
+                "node": _text("node"),
+                "GPU": _text("gpu"),
+                "predicted": _format("predicted_memory_gib", significant),
+                "measured": _format("measured_memory_gib", significant),
+                "measured / predicted": _format("measured_to_predicted", significant),
+                "straggler in": _format("straggler_share", percent),
+            },
+            caption=f"{left} more ranks, which need less memory: analysis.by_rank" if left else None,
+        )
+
+
 def significant(value: float) -> str:
     """Return three significant digits, without an exponent: `0.0123`, `1.23`, `123`."""
     if value == 0:
@@ -147,6 +174,8 @@ def _print(
         "layers",
         "schedule",
         "for",
+        "node",
+        "GPU",
     }
     table = Table(
         title=title,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.reading import Run
+    from analysis.timeline import Panel
 
 TIMELINE_RUNS = 4
 """How many runs the picture of the timelines holds."""
@@ -73,7 +74,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from analysis.printing import print_groups, print_runs
+    from analysis.by_rank import by_rank_table
+    from analysis.printing import print_groups, print_ranks, print_runs
     from analysis.reading import read_runs
     from analysis.tables import grouped, runs_table
 
@@ -94,6 +96,7 @@ def _report(arguments: argparse.Namespace) -> int:
         sys.stdout.write(shown.to_json(orient="records", indent=2, force_ascii=False) + "\n")
     elif groups is None:
         print_runs(console, table)
+        print_ranks(console, by_rank_table(found))
     else:
         print_groups(console, groups, arguments.by)
     if not arguments.no_pictures:
@@ -144,13 +147,22 @@ def _draw_timeline(found: list[Run], path: Path, step: int | None) -> list[str]:
         actions = actions[actions["step"] == step]
     names = list(dict.fromkeys(actions["run"]))
     drawn = names[:TIMELINE_RUNS]
-    timeline_picture(actions[actions["run"].isin(drawn)], path, step)
+    timeline_picture(actions[actions["run"].isin(drawn)], path, step, _predictions(found, drawn))
     note = (
         ""
         if len(names) == len(drawn)
         else f" (the first {len(drawn)} of {len(names)} runs; name fewer to choose)"
     )
     return [f"wrote {path}{note}"]
+
+
+def _predictions(found: list[Run], drawn: list[str]) -> dict[str, Panel]:
+    """Return the predicted step of every drawn run whose prediction is for the machine that measured."""
+    from analysis.predicted import run_panel
+    from analysis.tables import describe
+
+    panels = {run.name: run_panel(run, describe(run)["machine"]) for run in found if run.name in drawn}
+    return {name: panel for name, panel in panels.items() if panel is not None}
 
 
 def _write_csv(table: pd.DataFrame, path: Path) -> None:

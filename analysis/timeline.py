@@ -1,4 +1,4 @@
-"""The picture of one step: what every rank did when, as measured.
+"""The picture of one step: what every rank did when, as measured or as predicted.
 
 Each rank has a thick lane for what its processor computes and a thin one below for what it sends, receives
 and reduces, so that communication under computation is seen as such.
@@ -6,6 +6,8 @@ and reduces, so that communication under computation is seen as such.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,6 +51,8 @@ LOOKS = {
     "SG": Look("send gradients", "#B8860B", thin=True),
     "RA": Look("wait for activations", "#BBD7EA", thin=True),
     "RG": Look("wait for gradients", "#F2DCA8", thin=True),
+    "TT": Look("wait for the turn", "#9DB0B8", thin=True),
+    "PT": Look("pass the turn", "#5E7A84", thin=True),
     "R": Look("reduce gradients", PURPLE, thin=True),
     "G": Look("gather parameters", GREEN, thin=True),
 }
@@ -64,36 +68,75 @@ def recorded_steps(actions: pd.DataFrame) -> list[int]:
     return sorted({int(step) for step in actions["step"].dropna()})
 
 
-def timeline_picture(actions: pd.DataFrame, path: Path, step: int | None = None) -> None:
+@dataclass(frozen=True)
+class Panel:
+    """One step: `rows` as `ranks`' table has them; `links` has the columns link, kind, start, end, in drawing order."""
+
+    rows: pd.DataFrame
+    title: str
+    links: pd.DataFrame | None = None
+
+    @property
+    def end(self) -> float:
+        """When the last thing in it ends, seconds."""
+        ends = [float(self.rows["end"].max())]
+        if self.links is not None and len(self.links):
+            ends.append(float(self.links["end"].max()))
+        return max(ends)
+
+
+def timeline_picture(actions: pd.DataFrame, path: Path, step: int | None = None,
+                     predictions: Mapping[str, Panel] | None = None) -> None:
     """Draw one step of each run in `ranks`' table, a panel a run, all on one time axis.
 
-    `step`: which one; None: the last recorded of each run. Raises ValueError when no run has it.
+    `step`: which one; None: the last recorded of each run. `predictions`, by run, are drawn above what was measured.
+    Raises ValueError when no run has it.
     """
     panels = []
     whole = actions.dropna(subset=["step", "rank", "kind", "start", "end"])
-    for _, rows in whole.groupby("run", sort=False):
+    # What was on its way (`R~`, `G~`) is no work of the rank, and lies under what is.
+    whole = whole[~whole["kind"].astype(str).str.endswith("~")]
+    for run, rows in whole.groupby("run", sort=False):
         steps = recorded_steps(rows)
         wanted = step if step is not None else steps[-1]
         if wanted in steps:
-            panels.append(rows[rows["step"] == wanted].reset_index(drop=True))
+            if predictions and str(run) in predictions:
+                panels.append(predictions[str(run)])
+            measured = rows[rows["step"] == wanted].reset_index(drop=True)
+            panels.append(Panel(measured, _measured_title(measured)))
     if not panels:
         raise ValueError(
             f"step {step} was not recorded; recorded: {', '.join(map(str, recorded_steps(actions)))}"
         )
-    span = max(float(panel["end"].max()) for panel in panels)
+    draw_timelines(panels, path)
+
+
+def draw_timelines(panels: Sequence[Panel], path: Path) -> None:
+    """Draw panels below one another on one time axis, each with its links, where they are known, below its ranks."""
+    span = max(panel.end for panel in panels)
     unit, scale = ("ms", 1000.0) if span < 1.0 else ("s", 1.0)
-    heights = [panel["rank"].nunique() for panel in panels]
-    figure = new_figure(11, 0.9 + sum(0.5 + 0.43 * min(height, 32) for height in heights))
-    grid = figure.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
-    for axes, panel in zip(grid, panels, strict=True):
+    heights: list[float] = []
+    for panel in panels:
+        heights.append(0.5 + 0.43 * min(panel.rows["rank"].nunique(), 32))
+        if panel.links is not None and len(panel.links):
+            heights.append(0.35 + 0.24 * panel.links["link"].nunique())
+    figure = new_figure(11, 0.9 + sum(heights))
+    grid = figure.subplots(len(heights), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+    drawn: list[tuple[Axes, Panel]] = []
+    for axes in (free := iter(grid)):
+        panel = panels[len(drawn)]
         axes.set_xlim(0, span * scale * 1.01)
         _draw_panel(axes, panel, scale)
+        drawn.append((axes, panel))
+        if panel.links is not None and len(panel.links):
+            draw_links(next(free), panel.links, scale)
     grid[-1].set_xlabel(f"time since the step began, {unit}", fontsize=9.5, color=INK)
     # Widths in pixels are known only after the layout: numbers go where they fit.
     figure.draw_without_rendering()
-    for axes, panel in zip(grid, panels, strict=True):
-        _write_numbers(axes, panel, scale)
-    kinds = {kind for panel in panels for kind in panel["kind"]}
+    for axes, panel in drawn:
+        _write_numbers(axes, panel.rows, scale)
+    kinds = {kind for panel in panels for kind in panel.rows["kind"]}
+    kinds |= {kind for panel in panels if panel.links is not None for kind in panel.links["kind"]}
     handles = [Patch(color=look.colour, label=look.label) for kind, look in LOOKS.items() if kind in kinds]
     if kinds - set(LOOKS):
         handles.append(Patch(color=OTHER.colour, label=OTHER.label))
@@ -110,7 +153,32 @@ def timeline_picture(actions: pd.DataFrame, path: Path, step: int | None = None)
     figure.savefig(path, dpi=DPI, facecolor="white")
 
 
-def _draw_panel(axes: Axes, rows: pd.DataFrame, scale: float) -> None:
+def draw_links(axes: Axes, links: pd.DataFrame, scale: float) -> None:
+    """Draw when each link carried what, one lane a link; what overlaps shares the link and is darker."""
+    names = list(dict.fromkeys(links["link"]))
+    for (name, kind), group in links.groupby(["link", "kind"], sort=False):
+        spans = [
+            (start * scale, (end - start) * scale)
+            for start, end in zip(group["start"], group["end"], strict=True)
+        ]
+        axes.broken_barh(
+            spans,
+            (names.index(str(name)) - 0.35, 0.7),
+            facecolors=LOOKS.get(str(kind), OTHER).colour,
+            alpha=0.75,
+            linewidths=0.0,
+        )
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.45, -0.55)
+    axes.xaxis.set_major_locator(MaxNLocator(12, steps=ROUND_STEPS))
+    axes.grid(axis="x", color="#E9ECEF", linewidth=0.8)
+    clean(axes)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0, labelsize=8)
+
+
+def _draw_panel(axes: Axes, panel: Panel, scale: float) -> None:
+    rows = panel.rows
     members = rows.drop_duplicates("rank").sort_values("rank").to_dict("records")
     places = {member["rank"]: place for place, member in enumerate(members)}
     for (rank, kind), group in rows.groupby(["rank", "kind"], sort=False):
@@ -138,20 +206,20 @@ def _draw_panel(axes: Axes, rows: pd.DataFrame, scale: float) -> None:
                 linestyle="-" if other_fabric else (0, (2, 2)),
                 zorder=0,
             )
-    first = members[0]
-    axes.set_title(
-        f"{first['run']} \N{MIDDLE DOT} step {int(first['step'])} \N{MIDDLE DOT} {first['strategy']} "
-        f"{first['layout']} \N{MIDDLE DOT} measured, {MACHINES.get(first['machine'], first['machine'])}",
-        loc="left",
-        fontsize=10.5,
-        fontweight="bold",
-        color=INK,
-    )
+    axes.set_title(panel.title, loc="left", fontsize=10.5, fontweight="bold", color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(12, steps=ROUND_STEPS))
     axes.grid(axis="x", color="#E9ECEF", linewidth=0.8)
     clean(axes)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
+
+
+def _measured_title(rows: pd.DataFrame) -> str:
+    first = rows.iloc[0]
+    return (
+        f"{first['run']} \N{MIDDLE DOT} step {int(first['step'])} \N{MIDDLE DOT} {first['strategy']} "
+        f"{first['layout']} \N{MIDDLE DOT} measured, {MACHINES.get(first['machine'], first['machine'])}"
+    )
 
 
 def _lane(place: int, look: Look) -> tuple[float, float]:

@@ -6,14 +6,18 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from holmes_hpc import __version__
+from holmes_hpc.resources import put_analysis_first
 
 HYDRA_VERBS = {"train": "holmes_hpc.train", "plan": "holmes_hpc.plan", "doctor": "holmes_hpc.doctor"}
 """Verbs that compose a configuration, and their modules, each with a COMMAND."""
 
-VERBS = (*HYDRA_VERBS, "throughput")
+PLAIN_VERBS = {"jobs": "holmes_hpc.jobs", "logs": "holmes_hpc.logs", "compare": "holmes_hpc.compare",
+               "site": "holmes_hpc.site"}
+"""Verbs with arguments of their own, and their modules, each with a `main`."""
+
+VERBS = (*HYDRA_VERBS, "throughput", *PLAIN_VERBS)
 
 USAGE = """\
 usage: holmes VERB [arguments]
@@ -22,6 +26,10 @@ usage: holmes VERB [arguments]
   plan +cluster=NAME [overrides]     print the plan and the rejected alternatives, launch nothing
   doctor [+cluster=NAME]             check this machine: one line a finding, with the remedy
   throughput RUN...                  tables and pictures of finished or running runs
+  jobs [RUN...] [--watch]            state, step, tokens/s and loss of submitted runs
+  logs RUN [--rank N] [--follow]     what a run's batch script and ranks wrote
+  compare A B                        two plans (JSON files or run folders) side by side, and what differs
+  site NAME                          write a first cluster file from what Slurm tells
 
 `holmes VERB --help` lists groups, options and keys. Completion: eval "$(holmes -sc install=bash)"
 """
@@ -45,6 +53,8 @@ def run(argv: Sequence[str]) -> int:
     verb, rest = argv[0], list(argv[1:])
     if verb == "throughput":
         return _throughput(rest)
+    if verb in PLAIN_VERBS:
+        return _run_plain(verb, rest)
     if verb not in HYDRA_VERBS:
         sys.stderr.write(f"holmes: no verb {verb!r};{_near(verb)} valid: {', '.join(VERBS)}\n")
         return 2
@@ -63,9 +73,16 @@ def _run_command(verb: str, argv: list[str]) -> int:
     return front.main(importlib.import_module(HYDRA_VERBS[verb]).COMMAND, argv)
 
 
+def _run_plain(verb: str, argv: list[str]) -> int:
+    try:
+        return int(importlib.import_module(PLAIN_VERBS[verb]).main(argv))
+    except SystemExit as end:  # argparse: --help, or arguments that are wrong
+        return int(end.code or 0)
+
+
 def _throughput(argv: list[str]) -> int:
-    """Run `analysis.throughput`, which lies beside this package, whatever else is called `analysis`."""
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    """Run `analysis.throughput`, which lies beside this package."""
+    put_analysis_first()
     from analysis import throughput
 
     return throughput.main(argv)

@@ -38,5 +38,13 @@ class NetworkError(RunFailedError):
     """A process group could not be built or broke; the message names its ranks, nodes and network."""
 
 
+class HangError(RunFailedError):
+    """Ranks waited for another one longer than they may; the message names that one and what they waited for."""
+
+
 class DataError(RunFailedError):
     """The training data is missing or unusable, which shows only when it is opened."""
+
+
+class CheckpointError(RunFailedError):
+    """A checkpoint could not be written, or one cannot be used; the message says why."""

@@ -6,6 +6,7 @@ here before Hydra starts, and whatever is wrong becomes one message on stderr an
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
@@ -35,6 +36,11 @@ Outcome = tuple[int, float | None]
 """What a command's action returns: its exit status, and tokens per second (None where nothing was trained)."""
 
 
+Sweep = Callable[[Sequence[DictConfig], Sequence[str], Path], list[Outcome] | None]
+"""Acts for all jobs of a sweep together: their configurations, their overrides, a folder for the sweep; None: act for
+one after another."""
+
+
 @dataclass(frozen=True)
 class Command:
     """A verb: its name, what it does in one line, its action, and whether it needs a cluster."""
@@ -43,6 +49,7 @@ class Command:
     summary: str
     action: Callable[[DictConfig], Outcome]
     cluster_required: bool = True
+    sweep: Sweep | None = None
 
 
 @dataclass
@@ -51,6 +58,7 @@ class _Jobs:
 
     outcomes: list[tuple[str, Outcome]] = field(default_factory=list)
     started: bool = False
+    shown: bool = False
 
     @property
     def status(self) -> int:
@@ -101,7 +109,7 @@ def _main(command: Command, argv: list[str]) -> int:
         _check_before(command, arguments)
     status = _run_hydra(command, [f"holmes {command.verb}", *argv], jobs)
     sys.stdout.flush()
-    if len(jobs.outcomes) > 1:
+    if len(jobs.outcomes) > 1 and not jobs.shown:
         sys.stderr.write(_table(jobs))
     return status
 
@@ -159,6 +167,9 @@ def _run_hydra(command: Command, argv: list[str], jobs: _Jobs) -> int:
             raise SystemExit(INTERRUPTED)
         return float("nan") if outcome[0] and HydraConfig.get().mode == RunMode.MULTIRUN else outcome[1]
 
+    if command.sweep is not None:
+        # Our launcher in hydra_plugins finds it here, the one thing of ours that Hydra hands to a launcher.
+        vars(task)["sweep"] = functools.partial(_sweep, command, jobs)
     register()
     decorated = hydra.main(
         version_base=HYDRA_VERSION_BASE, config_path=str(package_folder()), config_name=CONFIG_NAME
@@ -174,6 +185,20 @@ def _run_hydra(command: Command, argv: list[str], jobs: _Jobs) -> int:
     finally:
         sys.argv = before
     return jobs.status
+
+
+def _sweep(command: Command, jobs: _Jobs, configs: Sequence[DictConfig], words: Sequence[str], place: Path
+           ) -> list[Outcome] | None:
+    """Check every job of a sweep, as its sweeper made it, and act for all together if the command can."""
+    assert command.sweep is not None
+    jobs.started = True
+    for config in configs:
+        check(config, cluster_required=command.cluster_required)
+    outcomes = command.sweep(configs, words, place)
+    if outcomes is not None:
+        jobs.shown = True
+        jobs.outcomes += zip(words, outcomes, strict=True)
+    return outcomes
 
 
 def _act(command: Command, config: DictConfig) -> Outcome:

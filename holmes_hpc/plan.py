@@ -4,31 +4,81 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
 from holmes_hpc import front
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.resources import put_analysis_first
+
+if TYPE_CHECKING:
+    from holmes_hpc.values import Plan
+
+_PICTURES = (".pdf", ".png", ".svg")
 
 
 def act(config: DictConfig) -> front.Outcome:
-    """Print the plan on stdout, as a table or as JSON alone."""
-    if config.output == "megatron":
-        raise ConfigurationError(
-            "output=megatron: this version cannot write a plan out for Megatron-LM yet; use output=table or json."
-        )
+    """Print the plan on stdout, as a table with its explanation or as JSON alone; draw it where asked."""
+    _check_picture(config.picture)
+    if config.output_folder and config.output != "megatron":
+        raise ConfigurationError(f"output_folder={config.output_folder}: only output=megatron writes files; add it, or "
+                                 "leave output_folder out.")
+    from holmes_hpc import planner
+
+    plan = _export(config) if config.output == "megatron" else planner.plan(config)
+    if config.output == "json":
+        sys.stdout.write(plan.to_json() + "\n")
+    elif config.output == "table":
+        _print(config, plan)
+    if config.picture:
+        _draw(config, plan, Path(config.picture))
+    return 0, None
+
+
+def _export(config: DictConfig) -> Plan:
+    """Write what Megatron-LM needs into the output folder, or all of it on stdout; return the plan."""
+    from holmes_hpc.planner.megatron_export import export
+
+    made = export(config)
+    if config.output_folder:
+        made.write(Path(config.output_folder))
+        sys.stdout.write(made.files["README.txt"])
+    else:
+        sys.stdout.write(made.text)
+    return made.plan
+
+
+def _print(config: DictConfig, plan: Plan) -> None:
     from rich.console import Console
 
     from holmes_hpc import planner
     from holmes_hpc.cluster import ClusterDescription
+    from holmes_hpc.planner.explain import explain
+    from holmes_hpc.planner.explain.render import render_explanation
 
-    plan = planner.plan(config)
-    if config.output == "json":
-        sys.stdout.write(plan.to_json() + "\n")
-    else:
-        width = None if sys.stdout.isatty() else 120
-        Console(width=width).print(planner.render(plan, ClusterDescription.from_config(config.cluster)))
-    return 0, None
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(planner.render(plan, ClusterDescription.from_config(config.cluster)))
+    console.print(render_explanation(explain(config, plan), plan))
+
+
+def _check_picture(picture: str | None) -> None:
+    if picture and Path(picture).suffix.lower() not in _PICTURES:
+        raise ConfigurationError(f"picture={picture}: the ending says the format, and this is none of "
+                                 f"{', '.join(_PICTURES)}; write such as picture=plan.png.")
+
+
+def _draw(config: DictConfig, plan: Plan, path: Path) -> None:
+    put_analysis_first()
+    from analysis.predicted import plan_picture
+
+    try:
+        plan_picture(config, plan, path)
+    except OSError as error:
+        raise ConfigurationError(f"picture={path}: cannot be written: {error.strerror or error}; name a file in "
+                                 "a folder that exists.") from None
+    sys.stderr.write(f"holmes plan: wrote {path}\n")
 
 
 COMMAND = front.Command("plan", "Print the plan and the rejected alternatives with their figures; launch nothing.", act)

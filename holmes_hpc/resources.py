@@ -1,5 +1,6 @@
 """Where the files that ship with the package lie: in a wheel, in an editable install, or in a checkout."""
 
+import sys
 from pathlib import Path
 
 
@@ -13,3 +14,10 @@ def folder(name: str) -> Path:
         if (base / name).is_dir():
             return base / name
     raise FileNotFoundError(f"{name}: not found beside {package}; reinstall holmes-hpc")
+
+
+def put_analysis_first() -> None:
+    """Let `import analysis` find the package beside this one, whatever else in the current folder is called so."""
+    beside = str(Path(__file__).resolve().parent.parent)
+    if sys.path[:1] != [beside]:
+        sys.path.insert(0, beside)

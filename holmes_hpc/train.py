@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from omegaconf import DictConfig
 
@@ -12,12 +13,20 @@ from holmes_hpc import front
 
 def act(config: DictConfig) -> front.Outcome:
     """Train, and return the exit status and the median tokens per second, which a sweeper can optimise."""
-    from holmes_hpc import launch
+    from holmes_hpc.launch.train import train
 
-    return launch.train(config)
+    return train(config)
 
 
-COMMAND = front.Command("train", "Plan one job over all partitions of the cluster, launch it, and train.", act)
+def sweep(configs: Sequence[DictConfig], words: Sequence[str], place: Path) -> list[front.Outcome] | None:
+    """Submit all jobs of a sweep to Slurm at once; None where they run here, one after another."""
+    from holmes_hpc.launch.sweep import sweep as submit_all
+
+    return submit_all(configs, words, place)
+
+
+COMMAND = front.Command("train", "Plan one job over all partitions of the cluster, launch it, and train.", act,
+                        sweep=sweep)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

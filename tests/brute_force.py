@@ -6,7 +6,7 @@ What is enumerated, for each set of whole nodes that may be used and each micro-
 * every way to put those groups into pipelines and into the order of stages, each rank in one stage, pipelines of any
   length beside one another, every cut of the layers and every division of the micro-batches;
 * every way to divide the groups into stages that all pipelines share (each rank may then serve several pipelines);
-* up to `most_warmup` extra warm-up forwards.
+* the schedules that the cost model compares for a layout, and 1F1B with up to `most_warmup` extra forwards.
 
 Equal ranks of a node are not told apart. A layout is left out unpriced when a bound that no simulation can beat, its
 compute alone, is already above the limit that is asked for.
@@ -23,6 +23,7 @@ from holmes_hpc.planner.groups import GroupRules, find_groups
 from holmes_hpc.planner.kinds import on_nodes
 from holmes_hpc.planner.memory import USABLE_FRACTION
 from holmes_hpc.planner.predict import Layout, compute_cost, predict, stage_seconds
+from holmes_hpc.planner.schedule_choice import candidate_schedules
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.values import Pipeline, ScheduleChoice, Stage
 
@@ -39,8 +40,8 @@ class BruteForce:
         self.task = task
         self.priced = self.looked_at = 0
         self.limit = math.inf
-        self.best: tuple[int, int, tuple[Pipeline, ...]] | None = None
-        """Extra warm-up, micro-batch size and pipelines of the fastest layout below the limit."""
+        self.best: tuple[ScheduleChoice, int, tuple[Pipeline, ...]] | None = None
+        """Schedule, micro-batch size and pipelines of the fastest layout below the limit."""
         self._times: dict[tuple[object, ...], float] = {}
 
     def faster_than(self, limit_seconds: float) -> float:
@@ -71,15 +72,18 @@ class BruteForce:
         except PlanRefusedError:
             return math.inf
         best = math.inf
-        for extra in range(self.most_warmup + 1):
+        layout = Layout(pipelines, groups, reductions, size, task.synchronization("auto"))
+        choices = [*candidate_schedules(task, layout),
+                   *(ScheduleChoice("1f1b", extra) for extra in range(1, self.most_warmup + 1))]
+        for choice in dict.fromkeys(choices):
             self.priced += 1
-            predicted = predict(task, Layout(pipelines, groups, reductions, size), ScheduleChoice("1f1b", extra))
+            predicted = predict(task, layout, choice)
             fits = all(need <= task.machine.memory_gib(task.cluster.node_of(rank)) * USABLE_FRACTION
                        for rank, need in enumerate(predicted.memory_gib_per_rank))
             if not fits:
-                break
+                continue
             if predicted.step_seconds < min(best, self.limit):
-                self.best = extra, size, pipelines
+                self.best = choice, size, pipelines
             best = min(best, predicted.step_seconds)
             if len({len(pipeline.stages) for pipeline in pipelines} - {1}) == 0:
                 break

@@ -68,4 +68,4 @@ def train(cwd: Path, overrides: list[str], timeout: float = 240) -> Finished:
 def newest_run(cwd: Path) -> Path | None:
     """Return the newest run folder below `cwd`, None when there is none."""
     found = sorted((cwd / "runs").glob("*/*/config.yaml"), key=lambda path: path.stat().st_mtime)
-    return found[-1].parent if found else None
+    return found[-1].parent.resolve() if found else None  # not the link slurm-ID to it

@@ -18,7 +18,7 @@ STEPS = 20
 COMMON = [
     f"train.steps={STEPS}", "train.global_batch_size=24", "train.validate_every=0", "train.validation_samples=10",
     "train.timeline_every=0", "parallel.micro_batch_size=2", "model.num_layers=5", "model.hidden_size=32",
-    "model.num_heads=2", "model.sequence_length=32", "optimizer.clip_grad_norm=0.5",
+    "model.num_heads=2", "model.sequence_length=32", "optimizer.clip_grad_norm=0.5", "parallel.bucket_mib=0.05",
 ]
 ONE = ["+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=1"]
 
@@ -39,10 +39,19 @@ TENSOR_2, SEQUENCE = "parallel.tensor=2", "parallel.sequence_parallel=true"
 LLAMA = ["model=llama_tiny", "model.num_heads=4", "model.num_kv_heads=2", "model.ffn_hidden_size=48"]
 UNLIKE_DEGREES = (
     "parallel.pipelines=["
-    "{microbatches: 7, stages: [{ranks: [0, 1], layers: 2}, {ranks: [2, 3], layers: 1}, {ranks: [4, 5], layers: 2}]},"
-    "{microbatches: 5, stages: [{ranks: [6], layers: 3}, {ranks: [7], layers: 2}]}]"
+    "{microbatches: 3, stages: [{ranks: [0, 1], layers: 1}, {ranks: [2, 3], layers: 1}, {ranks: [4, 5], layers: 1}]},"
+    "{microbatches: 1, stages: [{ranks: [6], layers: 2}, {ranks: [7], layers: 1}]}]"
 )
 """Two pipelines: of tensor degree 2 in three stages, and of degree 1 in two."""
+CHANGING_DEGREES = (
+    "parallel.pipelines=["
+    "{microbatches: 2, stages: [{ranks: [0], layers: 1}, {ranks: [1, 2], layers: 1}, {ranks: [3, 4], layers: 1}]},"
+    "{microbatches: 2, stages: [{ranks: [5, 6], layers: 2}, {ranks: [7], layers: 1}]}]"
+)
+PLAIN = ["optimizer.sharded=false", "parallel.overlap_grad_reduce=false"]
+NO_OVERLAP = ["parallel.overlap_grad_reduce=false", "parallel.overlap_param_gather=false"]
+SMALL = ["model.num_layers=3", "model.num_heads=4", "parallel.micro_batch_size=6"]
+"""Tensor-parallel ranks wait for one another in every layer of every micro-batch: few of both keep the tests short."""
 
 LAYOUTS = {
     "dp2": [*uniform(2, 1), HOLMES, "parallel.pipeline=1", TIED],
@@ -55,6 +64,15 @@ LAYOUTS = {
     "pp2-dp2-tied-sgd": [*mixed((1, 2), (1, 2)), HOLMES, TIED, "optimizer=sgd"],
     "pp2-dp2-uneven": [*mixed((1, 2), (1, 2)), HOLMES, TIED, "parallel.layer_split=[4,1]"],
     "pp2-dp2-warmup": [*mixed((1, 2), (1, 2)), HOLMES, UNTIED, "parallel.schedule=1f1b", "parallel.warmup_extra=2"],
+    "interleaved-pp2": [*mixed((1, 1), (1, 1)), HOLMES, "parallel.chunks=2", TIED],
+    "interleaved-pp2-dp2": [*mixed((1, 2), (1, 2)), HOLMES, "parallel.chunks=2", UNTIED],
+    "zero-bubble-pp2": [*mixed((1, 1), (1, 1)), HOLMES, "parallel.schedule=zero_bubble", TIED, "optimizer=sgd"],
+    "zero-bubble-pp4": [*mixed((2, 1), (2, 1)), HOLMES, "parallel.pipeline=4", "parallel.schedule=zero_bubble", UNTIED],
+    "zero-bubble-tensor2": [*mixed((1, 2), (1, 2)), HOLMES, "parallel.tensor=2", "parallel.sequence_parallel=true",
+                            "parallel.schedule=zero_bubble", "parallel.recompute=full", TIED],
+    "turns-pp2-dp4": [*mixed((2, 2), (2, 2)), HOLMES, "parallel.pipeline=2", "parallel.turns=true", UNTIED],
+    "turns-zero-bubble-warmup": [*mixed((1, 2), (1, 2)), HOLMES, "parallel.turns=true", "parallel.warmup_extra=1",
+                                 "parallel.schedule=zero_bubble", TIED],
     "pp2-dp2-alternate": [*mixed((1, 2), (1, 2), "alternate"), HOLMES, TIED],
     "pp2-dp4-holmes-alternate": [*mixed((2, 2), (2, 2), "alternate"), HOLMES, "parallel.pipeline=2", TIED],
     "pp2-dp4-megatron": [*mixed((2, 2), (2, 2)), MEGATRON, "parallel.pipeline=2", TIED],
@@ -62,26 +80,12 @@ LAYOUTS = {
     "three-beside-one": [*mixed((3, 1), (1, 1)), HOLMES, TIED],
     "three-beside-one-untied": [*mixed((3, 1), (1, 1), "alternate"), HOLMES, UNTIED],
     "five-beside-three": [*mixed((5, 1), (3, 1)), HOLMES, TIED],
-    "tp2": [*uniform(1, 2), MEGATRON, TENSOR_2, TIED],
-    "tp2-sequence-untied": [*uniform(1, 2), MEGATRON, TENSOR_2, SEQUENCE, UNTIED],
-    "tp2-llama": [*uniform(1, 2), MEGATRON, TENSOR_2, *LLAMA],
-    "tp2-llama-sequence-recompute": [*uniform(1, 2), MEGATRON, TENSOR_2, SEQUENCE, *LLAMA, "parallel.recompute=full"],
-    "tp4-sequence": [*uniform(1, 4), MEGATRON, "parallel.tensor=4", SEQUENCE, "model.num_heads=4", TIED],
-    "tp4-selective": [*uniform(1, 4), MEGATRON, "parallel.tensor=4", "model.num_heads=4", UNTIED,
-                      "parallel.recompute=selective"],
-    "tp2-pp2": [*mixed((1, 2), (1, 2)), HOLMES, TENSOR_2, TIED, "parallel.layer_split=[2,3]"],
-    "tp2-pp2-sequence": [*mixed((1, 2), (1, 2)), HOLMES, TENSOR_2, SEQUENCE, UNTIED, "parallel.recompute=full"],
-    "tp2-pp2-dp2": [*mixed((1, 4), (1, 4)), HOLMES, TENSOR_2, "parallel.pipeline=2", UNTIED],
-    "tp2-pp2-dp2-sequence": [*mixed((2, 2), (1, 4)), HOLMES, TENSOR_2, "parallel.pipeline=2", SEQUENCE, TIED],
-    "tp2-pp2-dp2-megatron": [*mixed((1, 4), (1, 4)), MEGATRON, TENSOR_2, "parallel.pipeline=2", TIED],
-    "unlike-tensor-degrees": [*mixed((1, 4), (1, 4)), "parallel=manual", TIED, UNLIKE_DEGREES],
-    "unlike-tensor-degrees-sequence": [*mixed((1, 4), (1, 4)), "parallel=manual", UNTIED, SEQUENCE, UNLIKE_DEGREES],
-    "degrees-that-change": [
-        *uniform(1, 6), "parallel=manual", TIED, SEQUENCE,
-        "parallel.pipelines=[{microbatches: 12, stages: [{ranks: [0], layers: 1}, {ranks: [1, 2], layers: 2},"
-        "{ranks: [3, 4], layers: 1}, {ranks: [5], layers: 1}]}]",
-    ],
-    "recompute-full": [*ONE, TIED, "parallel.recompute=full"],
+    "plain-pp2-dp4": [*mixed((2, 2), (2, 2)), HOLMES, "parallel.pipeline=2", TIED, *PLAIN],
+    "plain-three-beside-one-sgd": [*mixed((3, 1), (1, 1)), HOLMES, UNTIED, "optimizer=sgd", *PLAIN],
+    "plain-overlapped-pp2-dp2": [*mixed((1, 2), (1, 2)), HOLMES, TIED, "optimizer.sharded=false"],
+    "no-overlap-pp2-dp2": [*mixed((1, 2), (1, 2)), HOLMES, TIED, *NO_OVERLAP],
+    "megatron-overlapped-pp2-dp4": [*mixed((2, 2), (2, 2)), MEGATRON, "parallel.pipeline=2", TIED,
+                                    "parallel.overlap_grad_reduce=true", "parallel.overlap_param_gather=true"],
     "dp-across-fabrics": [
         *mixed((1, 2), (1, 2)), "parallel=manual", UNTIED,
         "parallel.pipelines=[{microbatches: 5, stages: [{ranks: [0], layers: 3}, {ranks: [1], layers: 2}]},"
@@ -94,6 +98,25 @@ LAYOUTS = {
     ],
 }
 
+TENSOR_LAYOUTS = {
+    "tp2": [*uniform(1, 2), MEGATRON, TENSOR_2, TIED],
+    "tp2-sequence-untied": [*uniform(1, 2), MEGATRON, TENSOR_2, SEQUENCE, UNTIED],
+    "tp2-llama": [*uniform(1, 2), MEGATRON, TENSOR_2, *LLAMA],
+    "tp2-llama-sequence-recompute": [*uniform(1, 2), MEGATRON, TENSOR_2, SEQUENCE, *LLAMA, "parallel.recompute=full"],
+    "tp4-sequence": [*uniform(1, 4), MEGATRON, "parallel.tensor=4", SEQUENCE, TIED],
+    "tp4-selective": [*uniform(1, 4), MEGATRON, "parallel.tensor=4", UNTIED, "parallel.recompute=selective"],
+    "tp2-pp2": [*mixed((1, 2), (1, 2)), HOLMES, TENSOR_2, TIED, "parallel.layer_split=[1,2]"],
+    "tp2-pp2-sequence": [*mixed((1, 2), (1, 2)), HOLMES, TENSOR_2, SEQUENCE, UNTIED, "parallel.recompute=full"],
+    "tp2-pp2-dp2": [*mixed((1, 4), (1, 4)), HOLMES, TENSOR_2, "parallel.pipeline=2", UNTIED],
+    "tp2-pp2-dp2-sequence": [*mixed((2, 2), (1, 4)), HOLMES, TENSOR_2, "parallel.pipeline=2", SEQUENCE, TIED],
+    "tp2-pp2-dp2-megatron": [*mixed((1, 4), (1, 4)), MEGATRON, TENSOR_2, "parallel.pipeline=2", TIED],
+    "unlike-tensor-degrees": [*mixed((1, 4), (1, 4)), "parallel=manual", TIED, UNLIKE_DEGREES],
+    "unlike-tensor-degrees-sequence": [*mixed((1, 4), (1, 4)), "parallel=manual", UNTIED, SEQUENCE, UNLIKE_DEGREES],
+    "degrees-that-change": [*mixed((1, 5), (1, 3)), "parallel=manual", TIED, SEQUENCE, CHANGING_DEGREES],
+    "recompute-full": [*ONE, TIED, "parallel.recompute=full"],
+}
+LAYOUTS |= {name: [*SMALL, *layout] for name, layout in TENSOR_LAYOUTS.items()}
+
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], list[dict]]:
@@ -101,7 +124,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...]
 
 
 def reference_of(layout: list[str], known: dict, folder: Path) -> list[dict]:
-    options = tuple(o for o in layout if o.startswith(("model.", "optimizer")))
+    options = tuple(o for o in layout if o.startswith(("model", "optimizer")))
     if options not in known:
         folder.mkdir()
         known[options] = train(folder, [*ONE, *COMMON, *options]).rows

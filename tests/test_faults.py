@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.runs_for_tests import command, environment, newest_run, train
+from tests.runs_for_tests import run as start
 
 pytestmark = pytest.mark.emulated
 
@@ -105,6 +106,61 @@ def test_killed_command_leaves_nothing_and_the_next_start_says_so(running: Runni
     train(running.cwd, [*LONG, "train.steps=1"])
     result = json.loads((running.folder / "result.json").read_text())
     assert result["status"] == "failed"
+
+
+SMALL = [*LONG, "train.global_batch_size=4", "cluster.partitions.ib.gpus_per_node=1",
+         "cluster.partitions.roce.gpus_per_node=1", "train.timeout_seconds=4"]
+
+
+@pytest.mark.parametrize("stopped", [(3,), (0, 1, 2)], ids=["one", "all-but-one"])
+def test_stopped_ranks_end_the_run_and_are_named(tmp_path: Path, stopped: tuple[int, ...]) -> None:
+    run = Running(tmp_path, SMALL)
+    try:
+        for entry in run.ranks:
+            if entry["rank"] in stopped:
+                os.kill(entry["pid"], signal.SIGSTOP)  # from now on only SIGKILL reaches them
+        status, stderr = run.finish()
+    finally:
+        run.process.kill()
+    assert status == 1 and "Traceback" not in stderr
+    error = json.loads((run.folder / "result.json").read_text())["error"]
+    named = error.split("; rank ")[0]
+    for entry in run.ranks:
+        assert (f"{entry['rank']} on node {entry['node']} (" in named) == (entry["rank"] in stopped), error
+    assert "no sign of life" in named and "over " in error and "not arrived there" in error
+    wait_for(lambda: nothing_left(run), 5, "all ranks gone")
+
+
+SLOW_DATA = """
+import time
+from pathlib import Path
+import numpy
+from holmes_hpc import extend
+
+class Slow(numpy.ndarray):
+    samples = 0
+
+    def __getitem__(self, part):
+        sample = None not in (part.start, part.stop) and part.stop - part.start == 33
+        if sample and Path("/proc/self/comm").read_text().startswith("rank1 "):
+            Slow.samples += 1
+            time.sleep(0.03 if Slow.samples <= 1 + 14 * 2 else 60)
+        return super().__getitem__(part)
+
+extend.add_source("slow", lambda settings: (numpy.arange(20000) % 251).view(Slow))
+"""
+
+
+def test_a_rank_slow_in_loading_is_a_straggler_and_one_that_stays_there_hangs(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW_DATA)
+    done = start(tmp_path, "train", [*SMALL, "plugins=[slow.py]", "data.name=slow", "parallel.pipeline=2",
+                             "train.validation_samples=1"])
+    assert done.status == 1 and "Traceback" not in done.stderr
+    assert "rank 1 on node ib-1 is a straggler" in done.stderr
+    assert done.rows[-1]["step"] == 14 and done.rows[-1]["stragglers"] == [1]
+    assert done.result["error"].startswith("rank 1 on node ib-1 (slot ib/1) hangs: busy outside any process group"), (
+        done.result)
+    assert "in step 15, loading data" in done.result["error"]
 
 
 def test_interrupt_ends_the_run_with_130(running: Running) -> None:

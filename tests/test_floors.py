@@ -11,7 +11,8 @@ import pytest
 from tests.runs_for_tests import ROOT
 
 FLOORS = [
-    {"errors", "resources"},
+    {"errors", "resources", "findings"},
+    {"registry"},
     {"config"},
     {"architecture"},
     {"cluster"},
@@ -19,6 +20,7 @@ FLOORS = [
     {"values"},
     {"runs"},
     {"planner"},
+    {"extend"},
     {"submit"},
     # torch above this line only
     {"metrics", "data", "model", "checkpoint"},
@@ -26,12 +28,12 @@ FLOORS = [
     {"engine"},
     {"launch"},
     {"front"},
-    {"train", "plan", "doctor"},
+    {"train", "plan", "doctor", "jobs", "logs", "site", "compare"},
     {"cli"},
 ]
 TORCH_FROM = FLOORS.index({"metrics", "data", "model", "checkpoint"})
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
-NO_TORCH_EITHER = {"front", "train", "plan", "doctor", "cli"}
+NO_TORCH_EITHER = {"front", "train", "plan", "doctor", "jobs", "logs", "site", "compare", "cli"}
 """Commands, which reach torch through launch alone, once they run."""
 
 STANDARD_LIBRARY_ONLY = {"values"}

@@ -19,7 +19,9 @@ MODELS = folders.options("model", CONF)
 NEEDED = {  # what a file leaves to be given with it
     "parallel=manual": ["parallel.pipelines=[{microbatches: 32, stages: [{ranks: [0,1,2,3,4,5,6,7], layers: 4}]}]"],
     "data=tokens": ["data.path=tokens.bin"],
+    "data=megatron": ["data.path=corpus_text_document"],
     "data=text": ["data.path=books", "data.tokenizer=tokenizer.json"],
+    "data=mixture": ["data.sources=[{name: tokens, path: a.tokens, weight: 7}, {name: python_docs, weight: 3}]"],
 }
 OTHERS = [f"{group}={name}" for group in GROUPS if group not in ("cluster", "model")
           for name in folders.options(group, CONF)]

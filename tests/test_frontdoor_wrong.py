@@ -103,7 +103,10 @@ WRONG = [
     Wrong([MIXED], ("hydra.searchpath=[site]",), options=["--config-dir", "site"]),
     Wrong([MIXED, "hydra.searchpath=[/no/such/folder]"], ("no folder '/no/such/folder'",)),
     Wrong([MIXED, "hydra.searchpath=site"], ("expected a list of folders",)),
-    Wrong([MIXED, "output=megatron"], ("output=megatron", "json")),
+    Wrong([MIXED, "output=megatron", "parallel.schedule=zero_bubble"], ("output=megatron", "1f1b")),
+    Wrong([MIXED, "output=megatron", "parallel=holmes", "cluster.partitions.ib.nodes=3"], ("data-parallel degrees",)),
+    Wrong([MIXED, "output_folder=out"], ("output_folder=out", "output=megatron")),
+    Wrong([MIXED, "picture=plan.txt"], ("picture=plan.txt", ".png")),
     # a sweep: nothing starts when one of its jobs is wrong
     Wrong(["+cluster=mixed,mixd"], ("job 1 of 2", "Did you mean mixed?"), options=["-m"]),
     Wrong([MIXED, "parallel.pipeline=1,5"], ("job 1 of 2", "more stages than"), options=["-m"]),

@@ -261,3 +261,29 @@ def test_heal_ends_a_dead_run_and_no_other(tmp_path):
 
 def test_heal_of_a_place_without_runs_does_nothing(tmp_path):
     assert heal(tmp_path / "missing") == []
+
+
+def test_the_environment_is_recorded_without_secrets(tmp_path):
+    told = {"SLURM_JOB_ID": "7", "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1", "PYTHONPATH": "/opt/lib"}
+    kept_back = {"SLURM_JWT": "s3cret", "AWS_SECRET_ACCESS_KEY": "s3cret", "WANDB_API_KEY": "s3cret", "HOME": "/home/x",
+                 "HYDRA_TOKEN": "s3cret", "TORCH_HUB_PASSWORD": "s3cret", "MAIL": "s3cret"}
+    command = ["train", "launch.setup=[export WANDB_API_KEY=s3cret, module load cuda]", "data.tokenizer=t.json",
+               "+x.token='s3cret'", "optimizer.lr=0.1", "url=https://me:s3cret@host/x"]
+    write_job(RunFolder(tmp_path), command=command, environment={**told, **kept_back})
+    text = (tmp_path / "job.json").read_text()
+    assert "s3cret" not in text
+    job = json.loads(text)
+    assert job["environment"] == told
+    assert job["command"] == ["train", "launch.setup=[export WANDB_API_KEY=***, module load cuda]",
+                              "data.tokenizer=t.json", "+x.token=***", "optimizer.lr=0.1", "url=https://***@host/x"]
+
+
+def test_a_run_that_goes_on_forgets_its_last_attempt_but_not_its_steps(tmp_path):
+    folder = RunFolder.create(tmp_path, "mixed")
+    for path in (folder.rendezvous_path, folder.result_path, folder.rank_error_path(3), folder.metrics_path,
+                 folder.timeline_path(3)):
+        path.write_text("{}")
+    folder.forget_attempt()
+    assert [p.exists() for p in (folder.rendezvous_path, folder.result_path, folder.rank_error_path(3))] == [False] * 3
+    assert folder.metrics_path.exists()
+    assert folder.timeline_path(3).exists()

@@ -42,7 +42,7 @@ def kept_bytes(architecture: Architecture, unit: str, samples: int, element_byte
         "norms": 2 * (line * hidden + statistics),
         "projection_inputs": 2 * line * hidden,
         "attention_core": line * (2 * hidden + 2 * kv) + log_sums,
-        "feed_forward": line * ffn * (4 if architecture.activation == "swiglu" else 2),
+        "feed_forward": line * ffn * (4 if architecture.gated else 2),
     }
 
 

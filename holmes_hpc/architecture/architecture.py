@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holmes_hpc.architecture import activations, flops
+from holmes_hpc.architecture.kinds import is_gated
 from holmes_hpc.architecture.parameters import ParameterInfo, unit_parameters
 from holmes_hpc.errors import ConfigurationError
 
@@ -74,6 +75,11 @@ class Architecture:
     def kv_size(self) -> int:
         """Return the width of all key heads together, which is also that of all value heads."""
         return self.num_kv_heads * self.head_size
+
+    @property
+    def gated(self) -> bool:
+        """Return whether the feed-forward layer has a third matrix, the gate's. Raises ConfigurationError."""
+        return is_gated(self.activation)
 
     @property
     def units(self) -> tuple[str, ...]:

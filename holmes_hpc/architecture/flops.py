@@ -22,7 +22,7 @@ def forward_flops(architecture: Architecture, unit: str, tokens: int) -> dict[st
     if not unit.startswith("layers."):
         return {"embedding": 0}
     hidden = architecture.hidden_size
-    feed_forward_matrices = 3 if architecture.activation == "swiglu" else 2
+    feed_forward_matrices = 3 if architecture.gated else 2
     return {
         "attention_projection": 2 * tokens * hidden * (2 * hidden + 2 * architecture.kv_size),
         "attention_core": 4 * tokens * architecture.sequence_length * hidden,
@@ -49,13 +49,13 @@ def forward_bytes(architecture: Architecture, unit: str, tokens: int,
                 "loss": 2 * 4 * tokens * architecture.vocab_size}
     if not unit.startswith("layers."):
         return {"elementwise": 2 * line * hidden}
-    swiglu = architecture.activation == "swiglu"
+    gated = architecture.gated
     norms_and_sums = 2 * (2 + 3) * hidden
     rotary = 2 * (hidden + kv) if architecture.position_embedding == "rotary" else 0
-    activation = (2 + 3 if swiglu else 2) * ffn
+    activation = (2 + 3 if gated else 2) * ffn
     # Three products read the first norm's output; queries, keys, values and the output are written.
     attention_matrices = 3 * hidden + (hidden + 2 * kv) + 2 * hidden
-    feed_forward_matrices = (2 if swiglu else 1) * (hidden + ffn) + ffn + hidden
+    feed_forward_matrices = (2 if gated else 1) * (hidden + ffn) + ffn + hidden
     return {
         "weights": weights,
         "elementwise": line * (norms_and_sums + rotary + activation),

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from holmes_hpc.architecture.kinds import has_bias
+
 if TYPE_CHECKING:
     from holmes_hpc.architecture.architecture import Architecture
 
@@ -59,7 +61,7 @@ def _layer(architecture: Architecture, unit: str) -> tuple[ParameterInfo, ...]:
         + _linear(architecture, f"{attention}.value", kv, hidden, 0, unit)
         + _linear(architecture, f"{attention}.output", hidden, hidden, 1, unit)
         + _norm(architecture, f"{unit}.feed_forward_norm", unit)
-        + (gate if architecture.activation == "swiglu" else ())
+        + (gate if architecture.gated else ())
         + _linear(architecture, f"{feed_forward}.up", ffn, hidden, 0, unit)
         + _linear(architecture, f"{feed_forward}.down", hidden, ffn, 1, unit)
     )
@@ -80,5 +82,4 @@ def _linear(architecture: Architecture, name: str, rows: int, columns: int, spli
 def _norm(architecture: Architecture, name: str, unit: str) -> tuple[ParameterInfo, ...]:
     weight = ParameterInfo(f"{name}.weight", (architecture.hidden_size,), None, unit)
     bias = ParameterInfo(f"{name}.bias", (architecture.hidden_size,), None, unit)
-    has_bias = architecture.normalization == "layernorm" and architecture.bias
-    return (weight, bias) if has_bias else (weight,)
+    return (weight, bias) if architecture.bias and has_bias(architecture.normalization) else (weight,)

@@ -8,10 +8,13 @@ it: for RDMA the hardware's, for Ethernet that of TCP through the kernel.
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import cast
 
+from holmes_hpc import registry
 from holmes_hpc.cluster.lookup import find, unknown
 from holmes_hpc.errors import ConfigurationError
 
@@ -67,7 +70,9 @@ _CATALOGUE = (
     *(Nic(f"eth{rate}", ETHERNET, rate, ETHERNET_LATENCY_US) for rate in _ETHERNET_RATES),
 )
 
-NICS: Mapping[str, Nic] = MappingProxyType({kind.name: kind for kind in _CATALOGUE})
+_BUILTIN = {kind.name: kind for kind in _CATALOGUE}
+NICS: Mapping[str, Nic] = MappingProxyType(ChainMap(cast(dict[str, Nic], registry.NICS), _BUILTIN))
+"""All kinds, those that plug-ins added last."""
 
 _FAMILY_WORDS = {"ib": "ib", "infiniband": "ib", "roce": "roce", "rocev1": "roce", "rocev2": "roce",
                  "efa": "efa", "slingshot": "slingshot", "slingshot11": "slingshot", "ss11": "slingshot",
@@ -92,6 +97,17 @@ def nic(name: str, path: str = "nic") -> Nic:
     `path` is the setting that named it. Raises ConfigurationError with the near match and all names.
     """
     return find(NICS, name, "NIC kind", path)
+
+
+def is_builtin(name: str) -> bool:
+    """Return whether a NIC kind of this name ships with the package."""
+    return name in _BUILTIN
+
+
+def check_family(family: str, path: str) -> None:
+    """Raise ConfigurationError for an unknown family; `path` names who has it."""
+    if family not in FAMILIES:
+        raise ConfigurationError(unknown(family, FAMILIES, "NIC family", path))
 
 
 def nic_of_feature(feature: str, site_features: Mapping[str, str] | None = None) -> NicFeature | None:

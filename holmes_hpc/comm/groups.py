@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, Store, Work
 
+from holmes_hpc.comm.activity import Activity
 from holmes_hpc.comm.gloo import GlooBackend
 from holmes_hpc.comm.nccl import NcclBackend
 from holmes_hpc.comm.networks import NodeNetworks
@@ -37,6 +39,19 @@ class Backend(Protocol):
     def set_timeout(self, group: ProcessGroup, timeout: timedelta) -> None: ...
 
 
+@dataclass(frozen=True)
+class Levels:
+    """A group of `nodes` times `local` ranks in node order, in two levels.
+
+    `inside`: this rank's node; `across`: the ranks at this rank's place on the other nodes.
+    """
+
+    nodes: int
+    local: int
+    inside: ProcessGroup
+    across: ProcessGroup
+
+
 class Communicator:
     """The process groups of one rank, by their index in `Plan.groups`; `connect` makes it.
 
@@ -54,10 +69,12 @@ class Communicator:
         self.backend = backend
         self.device = backend.device
         self.train_timeout = train_timeout
+        self.activity = Activity()
         self._groups: dict[int, ProcessGroup] = {0: world}
         self._index: dict[ProcessGroup, int] = {world: 0}
         self._reverse: dict[ProcessGroup, ProcessGroup] = {}
         self._edges: dict[frozenset[int], int] = {}
+        self._levels: dict[int, Levels] = {}
 
     def add(self, index: int, group: ProcessGroup, reverse: ProcessGroup | None = None) -> None:
         """Keep the group of `Plan.groups[index]`; `reverse` carries an edge's transfers backwards."""
@@ -69,6 +86,15 @@ class Communicator:
         if self.plan.groups[index].kind == "pipeline":
             for pair in itertools.combinations(self.plan.groups[index].ranks, 2):
                 self._edges.setdefault(frozenset(pair), index)
+
+    def add_levels(self, index: int, levels: Levels) -> None:
+        """Keep the two levels of the group of `Plan.groups[index]`."""
+        self._levels[index] = levels
+        self._index[levels.inside] = self._index[levels.across] = index
+
+    def levels(self, index: int) -> Levels | None:
+        """Return the two levels of group `index`; None where it has one rank a node, or one node."""
+        return self._levels.get(index)
 
     def has_group(self, index: int) -> bool:
         """Return whether this rank shares group `index` with another rank (a group of one builds nothing)."""
@@ -103,7 +129,11 @@ class Communicator:
 
     def describe(self, group: ProcessGroup) -> str:
         """Return the group in words: kind, ranks with their nodes, network, interface."""
-        return _describe(self.plan, self.plan.groups[self._index[group]], self.backend)
+        return self.describe_index(self._index[group])
+
+    def describe_index(self, index: int) -> str:
+        """Return the group of `Plan.groups[index]` in words."""
+        return _describe(self.plan, self.plan.groups[index], self.backend)
 
     def wait(self, work: Work | None, group: ProcessGroup, doing: str) -> None:
         """Wait for an operation, at most the training timeout. Raises NetworkError that names the group.
@@ -120,9 +150,10 @@ class Communicator:
 
     @contextmanager
     def naming(self, group: ProcessGroup, doing: str) -> Iterator[None]:
-        """Turn torch's errors inside the block into NetworkErrors that name the group."""
+        """Turn torch's errors inside the block, an operation of the group, into NetworkErrors that name it."""
         try:
-            yield
+            with self.activity.waiting(self._index[group], doing):
+                yield
         except RuntimeError as error:
             raise NetworkError(
                 f"rank {self.rank}, {doing}: {self.describe(group)} broke: {_cause(error)}; "
@@ -184,7 +215,46 @@ def connect(
                 _build(communicator, index, maker, start)
             done += 1
             report(done, total, _short(group))
+    if isinstance(maker, GlooBackend):
+        build_levels(communicator, maker, start)
     return communicator
+
+
+def build_levels(communicator: Communicator, backend: GlooBackend, timeout: timedelta) -> None:
+    """Build the two levels of every group that sums shards and has several ranks on each of several nodes."""
+    plan = communicator.plan
+    wanted = {i for reduction in plan.reductions if reduction.divides for i in reduction.inner}
+    for index in sorted(wanted if plan.synchronization.sharded else ()):
+        group = plan.groups[index]
+        nodes = ranks_by_node(plan, group.ranks)
+        if nodes is None:
+            continue
+        with _starting(plan, group, backend, communicator.rank):
+            insides = [_level(communicator, backend, ranks, group.kind, "local", timeout) for ranks in nodes]
+            acrosses = [_level(communicator, backend, ranks, group.kind, group.network, timeout)
+                        for ranks in zip(*nodes, strict=True)]
+        inside, across = (next((each for each in groups if each is not None), None)
+                          for groups in (insides, acrosses))
+        if inside is not None and across is not None:
+            communicator.add_levels(index, Levels(len(nodes), len(nodes[0]), inside, across))
+
+
+def _level(communicator: Communicator, backend: GlooBackend, ranks: tuple[int, ...], kind: str, network: str,
+           timeout: timedelta) -> ProcessGroup | None:
+    group = backend.new_group(ranks, kind, network, timeout)
+    if group is not None:
+        dist.all_reduce(torch.zeros(1), group=group, async_op=True).wait(timeout)
+        backend.set_timeout(group, communicator.train_timeout)
+    return group
+
+
+def ranks_by_node(plan: Plan, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
+    """Return the ranks of each node, in their order; None unless there are several nodes of several, equally many."""
+    slots = {place.rank: place.slot for place in plan.ranks}
+    nodes = tuple(tuple(members) for _, members in itertools.groupby(ranks, key=slots.__getitem__))
+    if len(nodes) < 2 or len({len(members) for members in nodes}) != 1 or len(nodes[0]) < 2:
+        return None
+    return nodes if len({slots[members[0]] for members in nodes}) == len(nodes) else None
 
 
 def _maker(

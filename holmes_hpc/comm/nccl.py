@@ -2,12 +2,12 @@
 
 Inside a process the choice per group is only which network NCCL uses (`net_name` in that group's own
 options). Which HCA, which GID and which interface is the same for all groups of a node, and NCCL reads it
-once, so it goes into the environment before the process starts (`node_environment`).
+once, so it goes into the environment before torch is imported (`cluster/nccl.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,23 +15,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
+from holmes_hpc.cluster.nccl import NET_NAMES, check_environment, node_environment
 from holmes_hpc.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from holmes_hpc.comm.networks import NodeNetworks
 
-# NCCL calls both InfiniBand and RoCE "IB". None leaves the choice to NCCL: inside a node it takes NVLink or
-# shared memory anyway; EFA, Slingshot and Omni-Path need an external plugin, which NCCL prefers to its own
-# networks and whose name changed between versions ("AWS Libfabric", "Libfabric").
-NET_NAMES: Mapping[str, str | None] = {
-    "local": None,
-    "ib": "IB",
-    "roce": "IB",
-    "ethernet": "Socket",
-    "efa": None,
-    "slingshot": None,
-    "opa": None,
-}
+__all__ = ["NET_NAMES", "NcclBackend", "check_environment", "group_options", "new_options", "node_environment"]
 
 OptionsFactory = Callable[[], Any]
 
@@ -61,36 +51,6 @@ def group_options(network: str, factory: OptionsFactory = new_options) -> Any:
     # A communicator that shares its parent's resources must also use the parent's network.
     options.config.split_share = 0
     return options
-
-
-def node_environment(hca: str | None, gid_index: int | None, interface: str | None) -> dict[str, str]:
-    """Return the NCCL variables of every rank on one node, to be set before the ranks start.
-
-    The leading `=` asks for exact names: without it `mlx5_1` would also select `mlx5_10`.
-    """
-    environment = {}
-    if hca:
-        environment["NCCL_IB_HCA"] = f"={hca.lstrip('=')}"
-    if gid_index is not None:
-        environment["NCCL_IB_GID_INDEX"] = str(gid_index)
-    if interface:
-        environment["NCCL_SOCKET_IFNAME"] = f"={interface.lstrip('=')}"
-    return environment
-
-
-def check_environment(environment: Mapping[str, str]) -> None:
-    """Raise ConfigurationError when `environment` would override the network of every group."""
-    if "NCCL_NET" in environment:
-        raise ConfigurationError(
-            f"NCCL_NET={environment['NCCL_NET']} is set: NCCL lets it override the network of every "
-            "process group, so groups inside a fabric and groups across fabrics could not differ; "
-            "unset it (look also at launch.setup, module files and the container)"
-        )
-    if environment.get("NCCL_IB_DISABLE", "0") != "0":
-        raise ConfigurationError(
-            f"NCCL_IB_DISABLE={environment['NCCL_IB_DISABLE']} is set: groups that the plan puts on "
-            "InfiniBand or RoCE could not start; unset it, or describe the nodes with an Ethernet nic"
-        )
 
 
 class NcclBackend:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 import torch.distributed as dist
 from torch import Tensor
@@ -10,10 +11,11 @@ from torch.distributed import ProcessGroup, Work
 
 from holmes_hpc.comm.gloo import BACKEND_NAME
 from holmes_hpc.comm.groups import Communicator
+from holmes_hpc.comm.stepwise import Collective, Step
 from holmes_hpc.values import Reduction
 
 
-class GradientSum:
+class GradientSum(Collective):
     """A sum under way: the first level runs while the rank computes, `wait` does the rest.
 
     All owners must begin their sums in the same order and wait for them in the same order.
@@ -22,59 +24,89 @@ class GradientSum:
     def __init__(self, flat: Tensor, reduction: Reduction, communicator: Communicator) -> None:
         if flat.dim() != 1 or not flat.is_contiguous():
             raise ValueError(f"gradients must be one flat contiguous tensor, found shape {tuple(flat.shape)}")
-        self._flat = flat
-        self._reduction = reduction
-        self._communicator = communicator
-        self._inner = _own_group(reduction.inner, communicator)
-        self._work: Work | None = None
-        if self._has_inner():
-            group = communicator.group(self._inner)
-            with communicator.naming(group, "summing gradients"):
-                self._work = dist.all_reduce(flat, group=group, async_op=True)
+        super().__init__(whole_sum_steps(flat, reduction, communicator), communicator)
+        if self.length:
+            self.begin()
 
     def wait(self) -> None:
         """Finish the sum, so that `flat` holds it on every owner. Raises NetworkError when a rank is gone."""
-        if self._work is not None:
-            self._communicator.wait(self._work, self._communicator.group(self._inner), "summing gradients")
-            self._work = None
-        if self._reduction.outer and self._reduction.sharded:
-            self._sum_part_and_share()
-        elif self._reduction.outer:
-            self._sum_whole()
+        while self.length and not self.done:
+            self.end()
+            if not self.done:
+                self.begin()
 
-    def _has_inner(self) -> bool:
-        return self._inner >= 0 and self._communicator.has_group(self._inner)
 
-    def _sum_whole(self) -> None:
-        own = _own_group(self._reduction.outer, self._communicator)
+def whole_sum_steps(flat: Tensor, reduction: Reduction, communicator: Communicator) -> list[Step | None]:
+    """Return the steps that sum `flat` in place over all owners: inside, across, and inside what was summed in parts.
+
+    On a rank that the plan leaves out of the outer groups, the second raises ValueError.
+    """
+    inner = _own_group(reduction.inner, communicator)
+    inside = communicator.group(inner) if inner >= 0 and communicator.has_group(inner) else None
+    steps: list[Step | None] = [AllReduceStep(inside, flat, "summing gradients") if inside is not None else None]
+    if not reduction.outer:
+        return steps
+    between = "summing gradients between fabrics"
+    if not reduction.sharded:
+        own = _own_group(reduction.outer, communicator)
         if own < 0:
-            raise ValueError(f"rank {self._communicator.rank} is in no outer group of {self._reduction}")
-        if self._communicator.has_group(own):
-            self._all_reduce(self._flat, own)
+            steps.append(_MissingStep(communicator, reduction))
+        elif communicator.has_group(own):
+            steps.append(AllReduceStep(communicator.group(own), flat, between))
+        return steps
+    parts = split(flat, len(reduction.outer))
+    steps += [AllReduceStep(communicator.group(outer), part, between)
+              if part.numel() > 0 and communicator.has_group(outer) else None
+              for part, outer in zip(parts, reduction.outer, strict=True)]
+    steps.append(_ShareStep(inside, parts, communicator.plan.groups[inner].ranks) if inside is not None else None)
+    return steps
 
-    def _sum_part_and_share(self) -> None:
-        """Outer group j sums part j between the j-th ranks of the inner groups; they broadcast it inside."""
-        parts = split(self._flat, len(self._reduction.outer))
-        for part, outer in zip(parts, self._reduction.outer, strict=True):
-            if part.numel() > 0 and self._communicator.has_group(outer):
-                self._all_reduce(part, outer)
-        if not self._has_inner():
-            return
-        group = self._communicator.group(self._inner)
-        ranks = self._communicator.plan.groups[self._inner].ranks
-        with self._communicator.naming(group, "sharing summed gradients"):
-            works = [
-                dist.broadcast(part, src=source, group=group, async_op=True)
-                for part, source in zip(parts, ranks, strict=False)
-                if part.numel() > 0
-            ]
-        for work in works:
-            self._communicator.wait(work, group, "sharing summed gradients")
 
-    def _all_reduce(self, tensor: Tensor, index: int) -> None:
-        group = self._communicator.group(index)
-        with self._communicator.naming(group, "summing gradients between fabrics"):
-            dist.all_reduce(tensor, group=group)
+class AllReduceStep:
+    """Sums a tensor in place over a group."""
+
+    def __init__(self, group: ProcessGroup, tensor: Tensor, doing: str) -> None:
+        self.group, self.doing, self._tensor = group, doing, tensor
+
+    def begin(self) -> list[Work]:
+        """Start the sum."""
+        work = dist.all_reduce(self._tensor, group=self.group, async_op=True)
+        return [] if work is None else [work]
+
+    def end(self) -> None:
+        """Nothing is left to do: the sum is in place."""
+
+
+class _MissingStep:
+    """Stands where the plan has no group for this rank; the ranks that it summed with before do not wait for it."""
+
+    doing = "summing gradients"
+
+    def __init__(self, communicator: Communicator, reduction: Reduction) -> None:
+        self.group, self._rank, self._reduction = communicator.world, communicator.rank, reduction
+
+    def begin(self) -> list[Work]:
+        raise ValueError(f"rank {self._rank} is in no outer group of {self._reduction}")
+
+    def end(self) -> None:
+        return
+
+
+class _ShareStep:
+    """The j-th rank of the group sends the j-th part to the others."""
+
+    doing = "sharing summed gradients"
+
+    def __init__(self, group: ProcessGroup, parts: Sequence[Tensor], ranks: Sequence[int]) -> None:
+        self.group, self._parts, self._ranks = group, parts, ranks
+
+    def begin(self) -> list[Work]:
+        works = [dist.broadcast(part, src=source, group=self.group, async_op=True)
+                 for part, source in zip(self._parts, self._ranks, strict=False) if part.numel() > 0]
+        return [work for work in works if work is not None]
+
+    def end(self) -> None:
+        return
 
 
 def sum_gradients(flat: Tensor, reduction: Reduction, communicator: Communicator) -> None:

@@ -37,10 +37,10 @@ class TensorExchange:
 
     def gather(self, tensor: Tensor, dim: int) -> Tensor:
         """Return the ranks' tensors behind one another along `dim`."""
-        parts = tensor.new_empty((self._size, *tensor.shape))
+        parts = tensor.new_empty((self._size * tensor.shape[0], *tensor.shape[1:]))
         with self._communicator.naming(self._group, "gathering activations"):
             _gather(parts, tensor.contiguous(), group=self._group)
-        return parts.movedim(0, dim).flatten(dim, dim + 1)
+        return parts.unflatten(0, (self._size, -1)).movedim(0, dim).flatten(dim, dim + 1)
 
     def scatter_sum(self, tensor: Tensor, dim: int) -> Tensor:
         """Return this rank's part, along `dim`, of the sum over the ranks.

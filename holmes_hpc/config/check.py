@@ -11,19 +11,21 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from holmes_hpc.config import folders, rules
-from holmes_hpc.config.describe import Setting, expected, fits, item_schema, listed, near, settings
+from holmes_hpc.config.describe import Setting, expected, fits, item_schema, listed, near, settings, valid_words
+from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.config.schema import Root
 from holmes_hpc.errors import ConfigurationError
 
 
 def check(config: DictConfig, *, cluster_required: bool = True) -> None:
-    """Check everything that can be told without knowing GPUs, NICs and fabrics.
+    """Load the plug-ins, then check everything that can be told without knowing GPUs, NICs and fabrics.
 
     Raises ConfigurationError for the first key that is unknown or missing, value that is of the wrong type or out
     of its limits, or rule between settings that is broken; and, with `cluster_required`, when no cluster is named.
     """
     named = not OmegaConf.is_missing(config, "cluster") and not OmegaConf.is_missing(config.cluster, "name")
     _check_keys(config, Root, "")
+    load_plugins(config)
     if cluster_required and not named and not config.cluster.partitions:
         raise ConfigurationError(missing_cluster())
     _check_values(config, Root, "", skip=() if named or cluster_required else ("cluster",))
@@ -116,8 +118,8 @@ def _check_value(value: Any, setting: Setting) -> None:
     if not fits(value, setting.kind):
         raise ConfigurationError(_wrong(setting, value))
     limits = setting.metadata
-    if "valid" in limits and value not in limits["valid"]:
-        raise ConfigurationError(_wrong(setting, value) + near(str(value), limits["valid"]))
+    if "valid" in limits and value not in valid_words(limits):
+        raise ConfigurationError(_wrong(setting, value) + near(str(value), valid_words(limits)))
     if isinstance(value, int | float) and not _inside(value, limits):
         raise ConfigurationError(_wrong(setting, value))
 

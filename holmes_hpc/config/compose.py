@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +14,7 @@ from hydra import initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from holmes_hpc.config.check import check
 from holmes_hpc.config.explain import explain
@@ -30,7 +31,8 @@ _INTEGER = re.compile(r"[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)")
 
 
 def register() -> None:
-    """Give Hydra the schema, which the defaults list of config.yaml names first."""
+    """Give Hydra the schema, which the defaults list of config.yaml names first, and our resolver `${unique:}`."""
+    OmegaConf.register_new_resolver("unique", lambda: secrets.token_hex(2), use_cache=True, replace=True)
     ConfigStore.instance().store(name="schema", node=Root, provider="holmes_hpc")
 
 

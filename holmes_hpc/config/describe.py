@@ -11,6 +11,8 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 
+from holmes_hpc.registry import ALL
+
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
@@ -60,10 +62,16 @@ def expected(setting: Setting) -> str:
     return f"{text}, or null" if setting.optional else text
 
 
+def valid_words(limits: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the values that a word may take: those of the schema, and what plug-ins added."""
+    added = ALL[limits["added"]] if "added" in limits else ()
+    return (*limits["valid"], *added)
+
+
 def _limits(setting: Setting) -> str:
     limits = setting.metadata
     if "valid" in limits:
-        return f"one of {listed(limits['valid'])}"
+        return f"one of {listed(valid_words(limits))}"
     text = _kind_in_words(setting.kind)
     if "above" in limits:
         text += f" above {limits['above']:g}"

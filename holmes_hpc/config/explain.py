@@ -74,6 +74,8 @@ def _setting(error: OmegaConfBaseException, place: str) -> str:
     setting, known, prefix = _find(key)
     first = str(error.msg or error).splitlines()[0].rstrip(".")
     if isinstance(error, ConfigKeyError | ConfigAttributeError):
+        if setting is not None and not place.startswith("+"):
+            return f"{key}: {setting.path} has no such name yet; add it with a plus, as in '+{key}=VALUE'."
         return place + _no_such_key(error, key, prefix, known, first)
     if setting is None or not isinstance(error, ValidationError):
         return f"{place}{key}: {first}."

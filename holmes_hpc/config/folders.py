@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from holmes_hpc.config.schema import Run
 from holmes_hpc.resources import folder
 
 
@@ -20,3 +21,8 @@ def user_folder() -> Path:
 def options(group: str, base: Path) -> list[str]:
     """Return the sorted names of the files of `group` in the folder `base`; none when there is no such folder."""
     return sorted(path.stem for path in (base / group).glob("*.yaml"))
+
+
+def default_runs_folder() -> Path:
+    """Return where runs lie when `run.folder` is not set."""
+    return Path(Run().folder)

@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 
+from holmes_hpc.config.data_rules import check_data
 from holmes_hpc.config.describe import near
 from holmes_hpc.errors import ConfigurationError
 
@@ -15,13 +16,14 @@ _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _NAME = re.compile(r"\w[\w .,=+@-]*")
 _LAYER_SPLITS = ("adaptive", "holmes", "uniform")
 _TIME_LIMIT = re.compile(r"(\d+-)?\d+(:\d+){0,2}|infinite|unlimited", re.IGNORECASE)
+SIGNALS = ("USR2", "USR1", "TERM", "INT", "HUP")
 _SHORT_FORM = ("nodes", "gpus_per_node", "gpu", "nic", "nics_per_node")
 
 
 def check_rules(config: DictConfig, *, cluster_named: bool) -> None:
     """Check every rule between settings. Raises ConfigurationError for the first that is broken."""
-    every: list[Callable[[DictConfig], None]] = [_model, _batch, _layer_split, _schedule, _pipelines, _optimizer, _data,
-                                                   _run]
+    every: list[Callable[[DictConfig], None]] = [_model, _batch, _layer_split, _schedule, _pipelines, _optimizer,
+                                                 check_data, _run, _signal]
     if cluster_named:
         every += [_cluster_name, _partitions, _links, _rates]
     for rule in every:
@@ -132,6 +134,11 @@ def _pipelines(config: DictConfig) -> None:
 
 def _optimizer(config: DictConfig) -> None:
     optimizer = config.optimizer
+    if config.parallel.overlap_param_gather and not optimizer.sharded:
+        raise ConfigurationError(
+            "parallel.overlap_param_gather=true gathers the shards that optimizer.sharded=false does without; set "
+            "optimizer.sharded=true, or leave parallel.overlap_param_gather out."
+        )
     if optimizer.min_lr > optimizer.lr:
         raise ConfigurationError(
             f"optimizer.min_lr={optimizer.min_lr:g} is above optimizer.lr={optimizer.lr:g}, where the cosine starts; "
@@ -144,25 +151,6 @@ def _optimizer(config: DictConfig) -> None:
         )
 
 
-def _data(config: DictConfig) -> None:
-    data = config.data
-    if data.name in ("tokens", "text") and not data.path:
-        what = "file of tokens" if data.name == "tokens" else "folder of text"
-        raise ConfigurationError(f"data={data.name} needs data.path, the {what}; or use data=python_docs.")
-    if data.name == "text" and not data.tokenizer:
-        raise ConfigurationError("data=text needs data.tokenizer, a tokenizer file; or use data=python_docs.")
-    if data.name == "python_docs" and data.path:
-        raise ConfigurationError(
-            f"data.path={data.path} and data=python_docs exclude each other: that text ships with Python. Leave "
-            "data.path out, or use data=tokens."
-        )
-    if data.name == "python_docs" and config.model.vocab_size < 256:
-        raise ConfigurationError(
-            f"model.vocab_size={config.model.vocab_size} cannot hold the 256 bytes of data=python_docs; raise it to "
-            "256 or more."
-        )
-
-
 def _run(config: DictConfig) -> None:
     name = config.run.name
     if name is not None and not _NAME.fullmatch(name):
@@ -172,6 +160,14 @@ def _run(config: DictConfig) -> None:
         )
     if not config.run.folder:
         raise ConfigurationError("run.folder is empty; name a folder, such as runs.")
+
+
+def _signal(config: DictConfig) -> None:
+    if config.launch.signal not in SIGNALS:
+        raise ConfigurationError(
+            f"launch.signal={config.launch.signal}: expected a signal by which ranks can save and stop, one of "
+            f"{', '.join(SIGNALS)}.{near(str(config.launch.signal), SIGNALS)}"
+        )
 
 
 def _cluster_name(config: DictConfig) -> None:

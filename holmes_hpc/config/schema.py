@@ -1,7 +1,8 @@
 """The typed schema of every Hydra group.
 
 A field's metadata carries what its type cannot say: `help` (one line), `minimum`, `maximum`, `above` (exclusive
-lower bound) and `valid` (the values that a word may take). `config.check` applies them and names the path.
+lower bound), `valid` (the values that a word may take) and `added` (the registry of what plug-ins add to them).
+`config.check` applies them and names the path.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Partition:
     exclude: str | None = setting(None, "nodes to leave out (--exclude)")
     gres: str | None = setting(None, "Slurm generic resources (--gres); default: from gpus_per_node")
     cpus_per_task: int | None = setting(None, "CPU cores of each rank", minimum=1)
+    sbatch: dict[str, Any] = setting({}, "further options of sbatch for this label, such as {reservation: a}; null "
+                                         "leaves out one that we write")
 
 
 @dataclass
@@ -103,8 +106,10 @@ class Model:
     vocab_size: int = setting(256, "tokens of the vocabulary", minimum=2)
     sequence_length: int = setting(128, "tokens of a sample", minimum=1)
     tied_embeddings: bool = setting(True, "the head shares the embedding's table")
-    normalization: str = setting("layernorm", "normalisation", valid=("layernorm", "rmsnorm"))
-    activation: str = setting("gelu", "activation of the feed-forward layer", valid=("gelu", "swiglu"))
+    normalization: str = setting("layernorm", "normalisation", valid=("layernorm", "rmsnorm"),
+                                 added="normalizations")
+    activation: str = setting("gelu", "activation of the feed-forward layer", valid=("gelu", "swiglu"),
+                              added="activations")
     position_embedding: str = setting("learned", "positions", valid=("learned", "rotary"))
     rotary_base: float = setting(10000.0, "base of the rotary angles", above=0)
     bias: bool = setting(True, "linear layers and layernorm have biases")
@@ -117,7 +122,7 @@ class Parallel:
     """How the work is divided. Fields left null are chosen by the planner."""
 
     strategy: str = setting("auto", "who lays ranks out",
-                            valid=("auto", "holmes", "megatron", "flashflex", "manual"))
+                            valid=("auto", "holmes", "megatron", "flashflex", "manual"), added="strategies")
     tensor: int | None = setting(None, "tensor-parallel degree", minimum=1)
     pipeline: int | None = setting(None, "pipeline stages", minimum=1)
     data: int | None = setting(None, "data-parallel degree", minimum=1)
@@ -131,6 +136,8 @@ class Parallel:
     alpha: float = setting(1.05, "the hyper-parameter of layer_split=holmes", above=0)
     overlap_grad_reduce: bool | None = setting(None, "reduce gradients under the backward")
     overlap_param_gather: bool | None = setting(None, "gather parameters under the next forward")
+    bucket_mib: float | None = setting(None, "2^20 bytes of float32 gradients that are summed at a time; default: 2 on "
+                                             "CPUs, 64 on GPUs", above=0)
     turns: bool | None = setting(None, "pipelines of a node take turns on its slow NIC")
     two_level: bool | None = setting(None, "collectives inside the fabric first, then across")
     cross_fabric_dtype: str | None = setting(None, "type of gradients on the wire between fabrics",
@@ -152,11 +159,19 @@ class Train:
     global_batch_size: int = setting(32, "samples of a step over all pipelines", minimum=1)
     seed: int = setting(1234, "seed of the weights and of the data order", minimum=0)
     precision: str = setting("float32", "arithmetic", valid=("float32", "bfloat16", "float16"))
-    checkpoint_every: int = setting(0, "steps between checkpoints; 0: none", minimum=0)
+    on_nonfinite: str = setting("stop", "when the loss or the gradients are not finite: end the run, or leave the "
+                                        "step out and count it", valid=("stop", "skip"))
+    loss_scale: float = setting(65536.0, "float16: what losses are multiplied by at first", minimum=1)
+    loss_scale_window: int = setting(1000, "float16: good steps after which the loss scale is doubled", minimum=1)
+    checkpoint_every: int = setting(0, "steps between checkpoints, the last step has one too; 0: none", minimum=0)
+    keep_checkpoints: int = setting(3, "checkpoints that stay; older ones are removed", minimum=1)
+    on_save_error: str = setting("stop", "when a checkpoint cannot be written: end the run, or train on without it",
+                                 valid=("stop", "continue"))
     validate_every: int = setting(50, "steps between validations; 0: only after the last step", minimum=0)
     validation_samples: int = setting(64, "samples of a validation", minimum=1)
     timeline_every: int = setting(50, "steps between recorded timelines; 0: none", minimum=0)
-    resume: str = setting("auto", "auto, never, or the path of a checkpoint")
+    resume: str = setting("auto", "auto (this run's newest checkpoint, where it was requeued), never, or the "
+                                  "path of a checkpoint or run folder")
     start_timeout_seconds: float = setting(300.0, "longest wait while process groups are built", above=0)
     timeout_seconds: float = setting(120.0, "longest wait for another rank while training", above=0)
 
@@ -166,6 +181,7 @@ class Optimizer:
     """The optimizer and its learning-rate schedule: linear warm-up, then a cosine down to `min_lr`."""
 
     name: str = setting("adamw", "optimizer", valid=("adamw", "sgd"))
+    sharded: bool = setting(True, "ranks that hold the same parameters share the optimizer's state (ZeRO-1)")
     lr: float = setting(1e-3, "highest learning rate", above=0)
     min_lr: float = setting(1e-4, "learning rate at the end of the cosine", minimum=0)
     warmup_steps: int = setting(10, "steps of the linear warm-up", minimum=0)
@@ -179,14 +195,38 @@ class Optimizer:
 
 
 @dataclass
-class Data:
-    """Where the tokens come from."""
+class Source:
+    """One source of a mixture. Settings left null are those of the group `data`."""
 
-    name: str = setting("python_docs", "kind of data", valid=("python_docs", "tokens", "text"))
-    path: str | None = setting(None, "tokens: the file; text: the folder")
-    dtype: str = setting("uint16", "tokens: type of a token in the file", valid=("uint8", "uint16", "uint32"))
-    tokenizer: str | None = setting(None, "text: a tokenizer file")
+    name: str = setting("???", "kind of data", valid=("python_docs", "tokens", "megatron", "text"), added="sources")
+    weight: float = setting(1.0, "share of the samples, relative to the other weights", above=0)
+    path: str | None = setting(None, "as data.path")
+    dtype: str | None = setting(None, "default: data.dtype", valid=("uint8", "uint16", "uint32"))
+    pattern: str | None = setting(None, "default: data.pattern")
+    tokenizer: str | None = setting(None, "default: data.tokenizer")
+    end_of_document: str | None = setting(None, "default: data.end_of_document")
+    validation_fraction: float | None = setting(None, "default: data.validation_fraction", above=0, maximum=0.5)
+
+
+@dataclass
+class Data:
+    """Where the tokens come from, and in which order."""
+
+    name: str = setting("python_docs", "kind of data",
+                        valid=("python_docs", "tokens", "megatron", "text", "mixture"), added="sources")
+    path: str | None = setting(None, "tokens: the file; megatron: the .bin and .idx without their endings; text: the "
+                                     "folder, or one file")
+    dtype: str = setting("uint16", "tokens: type of a token in a file without a header",
+                         valid=("uint8", "uint16", "uint32"))
+    pattern: str = setting("*.txt", "text: names of the files to read, in all folders below data.path")
+    tokenizer: str | None = setting(None, "text: a file of the package `tokenizers`; default: one byte is one token")
+    end_of_document: str | None = setting(None, "text: token of data.tokenizer after every file, such as "
+                                                "<|endoftext|>; default: none")
     validation_fraction: float = setting(0.05, "share of the tokens kept for validation", above=0, maximum=0.5)
+    order: str = setting("random", "training samples: drawn at random, or each window once in an epoch",
+                         valid=("random", "epoch"))
+    cache: str = setting("${run.folder}/token_cache", "text: folder that keeps the tokens for later runs")
+    sources: list[Source] = setting([], "mixture: what is mixed, each with a weight")
 
 
 @dataclass
@@ -197,11 +237,20 @@ class Launch:
     wait: bool = setting(True, "follow the submitted job")
     dry_run: bool = setting(False, "show what would be started, start nothing")
     setup: list[str] = setting([], "lines of the batch script before srun")
+    sbatch: dict[str, Any] = setting({}, "further options of sbatch for every component, such as {mem: 0}; null leaves "
+                                         "out one that we write")
+    signal: str = setting("USR2", "signal before the job's end, on which ranks save and stop")
+    signal_seconds: int = setting(90, "seconds between that signal and the end", minimum=1)
+    requeue: bool = setting(True, "a preempted job goes back into the queue")
+    templates: str | None = setting(None, "folder of own batch script templates, searched before ours")
     srun_args: list[str] = setting([], "further arguments of srun")
-    container: str | None = setting(None, "container image")
+    container: str | None = setting(None, "container image that the ranks run in")
+    container_kind: str = setting("apptainer", "what starts the container", valid=("apptainer", "pyxis"))
+    container_args: list[str] = setting([], "further arguments of apptainer exec, or with pyxis of srun")
+    python: str | None = setting(None, "Python of the ranks; default: the submitting one, in a container python3")
     on_mismatch: str = setting("fail", "when a node is not as described",
                                valid=("fail", "ethernet", "exclude_node"))
-    max_jobs: int | None = setting(None, "most jobs in the queue at a time", minimum=1)
+    max_jobs: int | None = setting(None, "most jobs of a sweep that run at a time", minimum=1)
     probe: bool = setting(False, "measure the links before training")
     backend: str = setting("auto", "communication library: NCCL on GPUs, gloo on CPUs",
                            valid=("auto", "gloo", "nccl"))
@@ -228,4 +277,7 @@ class Root:
     optimizer: Optimizer = group(Optimizer, "the optimizer")
     launch: Launch = group(Launch, "where and how the run starts")
     run: Run = group(Run, "the run folder")
+    plugins: list[str] = setting([], "modules, or paths of .py files, that add kinds of your own (docs/extending.md)")
     output: str = setting("table", "what `plan` prints", valid=("table", "json", "megatron"))
+    output_folder: str | None = setting(None, "folder into which `plan output=megatron` writes its files")
+    picture: str | None = setting(None, "file into which `plan` draws the simulated timeline, such as plan.png")

@@ -1,57 +1,92 @@
-"""A flat file of token numbers, mapped into memory: nothing but little-endian uint8, uint16 or uint32."""
+"""Tokens mapped into memory, and the file that is nothing but them (little-endian uint8, uint16 or uint32)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy
-from numpy.typing import NDArray
 
+from holmes_hpc.data.settings import SourceSettings
 from holmes_hpc.errors import DataError
 
 
-def open_tokens(path: Path, dtype: str, validation_fraction: float,
-                sample_tokens: int) -> tuple[NDArray[numpy.unsignedinteger], NDArray[numpy.unsignedinteger]]:
-    """Return the training tokens and, from the end of the file, the validation tokens.
+class TokenArray(Protocol):
+    """What tokens need: a length, and slices that `numpy.asarray` reads."""
 
-    `sample_tokens` is the number of tokens that a sample reads, its last target included. Raises DataError
-    for a file that is missing, unreadable, of a length that `dtype` does not divide, or too short for a
-    sample in each part.
+    def __len__(self) -> int:
+        """Return the number of tokens."""
+
+    def __getitem__(self, part: slice, /) -> Any:
+        """Return some of the tokens without reading them."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of one source, and what its file says about them.
+
+    `vocab_size` and `tokenizer` (its identity) are None where the file does not say; `documents` holds the place
+    after the last token of every document, or is None.
     """
-    kind = numpy.dtype(dtype).newbyteorder("<")
-    size = _size(path)
-    if size % kind.itemsize:
+
+    array: TokenArray
+    vocab_size: int | None = None
+    tokenizer: bytes | None = None
+    documents: TokenArray | None = None
+
+
+def read_flat(settings: SourceSettings) -> Tokens:
+    """Return the tokens of a file without a header, of type `data.dtype`.
+
+    Raises DataError for a file that is missing, unreadable, or of a length that the type does not divide.
+    """
+    path, dtype = settings.required_path, numpy.dtype(settings.dtype).newbyteorder("<")
+    size = file_size(settings, path)
+    if size % dtype.itemsize:
         raise DataError(
-            f"data.path={path} has {size} bytes, not a multiple of the {kind.itemsize} bytes of "
-            f"data.dtype={dtype}: the file is cut short or of another type. Write it again, or set "
-            "data.dtype to uint8, uint16 or uint32.")
-    count = size // kind.itemsize
-    validation = int(count * validation_fraction)
-    for part, length in (("training", count - validation), ("validation", validation)):
-        if length < sample_tokens:
-            raise DataError(
-                f"data.path={path} has {count} tokens, {length} of them for {part} "
-                f"(data.validation_fraction={validation_fraction}): one sample needs {sample_tokens} "
-                "(model.sequence_length and the target of its last token). Use a longer file, a smaller "
-                "model.sequence_length, or another data.validation_fraction (above 0, at most 0.5).")
+            f"{settings.key('path')}={path} has {size} bytes, not a multiple of the {dtype.itemsize} bytes of "
+            f"{settings.key('dtype')}={settings.dtype}: the file is cut short or of another type. Write it again, or "
+            f"set {settings.key('dtype')} to uint8, uint16 or uint32.")
+    return Tokens(map_array(settings, path, dtype, 0, size // dtype.itemsize))
+
+
+def map_array(settings: SourceSettings, path: Path, dtype: Any, offset: int, count: int) -> Any:
+    """Return `count` numbers that begin at byte `offset` of a file, without reading them. Raises DataError."""
+    if not count:  # which cannot be mapped
+        return numpy.empty(0, dtype=dtype)
+    with readable(settings, path):
+        return numpy.memmap(path, dtype=dtype, mode="r", offset=offset, shape=(count,))
+
+
+def read_bytes(settings: SourceSettings, path: Path, count: int) -> bytes:
+    """Return the first `count` bytes of a file, or all where it is shorter. Raises DataError."""
+    with readable(settings, path), path.open("rb") as file:
+        return file.read(count)
+
+
+def file_size(settings: SourceSettings, path: Path) -> int:
+    """Return the bytes of a file. Raises DataError where it is missing or cannot be looked at."""
+    with readable(settings, path):
+        if path.is_file():
+            return path.stat().st_size
+    raise DataError(f"{settings.key('path')}={path} is no file{nearby(path)}. Set {settings.key('path')} to a file of "
+                    "tokens that every node can read.")
+
+
+@contextmanager
+def readable(settings: SourceSettings, path: Path) -> Iterator[None]:
+    """Turn the errors of reading `path` into DataError."""
     try:
-        tokens = numpy.memmap(path, dtype=kind, mode="r")
+        yield
     except OSError as error:
-        raise DataError(f"data.path={path} cannot be read: {error.strerror}. Make it readable.") from error
-    return tokens[: count - validation], tokens[count - validation :]
+        raise DataError(f"{settings.key('path')}={settings.path}: {path} cannot be read: {error.strerror or error}. "
+                        "Make it readable on every node.") from error
 
 
-def _size(path: Path) -> int:
-    try:
-        if not path.is_file():
-            raise DataError(f"data.path={path} is no file{_nearby(path)}. "
-                            "Set data.path to a flat file of tokens.")
-        return path.stat().st_size
-    except OSError as error:
-        raise DataError(f"data.path={path} cannot be read: {error.strerror}. Make it readable.") from error
-
-
-def _nearby(path: Path) -> str:
+def nearby(path: Path) -> str:
     """Say what is known about a path that is no file."""
     if path.is_dir():
         return " but a folder"

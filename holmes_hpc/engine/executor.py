@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.point_to_point import Transfers
-from holmes_hpc.comm.reduce import sum_gradients
 from holmes_hpc.engine.batch import MicroBatch
 from holmes_hpc.engine.gradients import Gradients
 from holmes_hpc.engine.local_model import LocalModel
+from holmes_hpc.engine.parameters import Gatherer
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.model import token_loss
+from holmes_hpc.model.weight_gradients import WeightWork, putting_off
 from holmes_hpc.values import Action, ActionKind, Plan
 
 RECEIVES_AHEAD = 2
@@ -29,12 +31,15 @@ class Executor:
     """Interprets actions. A send leaves at once and never blocks; a receive was posted ahead and waits.
 
     Losses are float32 sums of `loss * weight` over the micro-batches whose last stage this rank holds; of
-    tensor-parallel ranks, which all compute the same loss, the first one counts it.
+    tensor-parallel ranks, which all compute the same loss, the first one counts it. Backwards start from the loss times
+    `loss_scale`. Activations travel in `dtype`.
     """
 
-    def __init__(self, plan: Plan, rank: int, model: LocalModel, gradients: Gradients, communicator: Communicator,
-                 architecture: Architecture) -> None:
+    def __init__(self, plan: Plan, rank: int, model: LocalModel, gradients: Gradients, gatherer: Gatherer,
+                 communicator: Communicator, architecture: Architecture, dtype: torch.dtype = torch.float32) -> None:
         self._plan, self._rank, self._model, self._gradients = plan, rank, model, gradients
+        self._gatherer, self._dtype = gatherer, dtype
+        self.loss_scale = 1.0
         self._communicator, self._architecture = communicator, architecture
         self._transfers = Transfers(communicator)
         self._training = True
@@ -44,11 +49,16 @@ class Executor:
         self._outgoing: dict[tuple[ActionKind, Place], torch.Tensor] = {}
         self._sends: Counter[tuple[ActionKind, Place]] = Counter()
         self._received: set[tuple[ActionKind, Place]] = set()
+        self._weight_work: dict[Place, WeightWork] = {}
         self._batches: Mapping[tuple[int, int], MicroBatch] = {}
-        self._loss = torch.zeros(())
+        self._loss = torch.zeros((), device=communicator.device)
         self._handlers: dict[ActionKind, Callable[[Action], None]] = {
             ActionKind.FORWARD: self._forward,
             ActionKind.BACKWARD: self._backward,
+            ActionKind.BACKWARD_INPUT: self._backward,
+            ActionKind.BACKWARD_WEIGHT: self._backward_weight,
+            ActionKind.TAKE_TURN: self._take_turn,
+            ActionKind.PASS_TURN: self._pass_turn,
             ActionKind.SEND_ACTIVATION: self._send,
             ActionKind.SEND_GRADIENT: self._send,
             ActionKind.RECEIVE_ACTIVATION: self._receive_activation,
@@ -60,12 +70,15 @@ class Executor:
             training: bool = True) -> float:
         """Run `actions` (without OPTIMIZER) over `batches` and return this rank's share of the mean loss."""
         self._batches, self._training = batches, training
-        self._loss = torch.zeros(())
+        self._loss = torch.zeros((), device=self._communicator.device)
         receives = [a for a in actions if a.kind in (ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT)]
         self._received = {(a.kind, _place(a)) for a in receives}
         self._sends = Counter((a.kind, _place(a)) for a in actions
                               if a.kind in (ActionKind.SEND_ACTIVATION, ActionKind.SEND_GRADIENT))
-        queue = _ReceiveQueue(receives, self._post)
+        turns = [a for a in actions if a.kind is ActionKind.TAKE_TURN]
+        split = any(a.kind is ActionKind.BACKWARD_INPUT for a in actions)
+        self._weight_work = {_place(a): WeightWork() for a in actions if split and a.kind is ActionKind.FORWARD}
+        queue = _ReceiveQueue(receives, turns, self._post)
         with torch.set_grad_enabled(training):
             for action in actions:
                 with timeline.record(action):
@@ -82,12 +95,16 @@ class Executor:
             source = self._batches[pipeline, microbatch].tokens
         else:
             source = self._inputs.pop(place).requires_grad_(self._training)
-        output = module(source)
+        with self._putting_off(place):
+            output = module(source)
+        self._gatherer.check(module)
+        self._gatherer.poll()
         if stage == len(stages) - 1:
             batch = self._batches[pipeline, microbatch]
-            output = token_loss(output, batch.targets, module.options.share) * batch.weight
+            loss = token_loss(output, batch.targets, module.options.share) * batch.weight
             if self._rank == stages[stage].ranks[0]:
-                self._loss += output.detach()
+                self._loss += loss.detach()
+            output = loss if self.loss_scale == 1.0 else loss * self.loss_scale
         else:
             self._pass_on(ActionKind.SEND_ACTIVATION, place, output.detach())
             following = (pipeline, stage + 1, microbatch)
@@ -100,7 +117,11 @@ class Executor:
         pipeline, stage, microbatch = place = _place(action)
         source, output = self._inputs.pop(place), self._outputs.pop(place)
         last = stage == len(self._plan.pipelines[pipeline].stages) - 1
+        # What follows uses the same groups as the gathers, so those end first; they did where this stage ran forward.
+        self._gatherer.finish()
+        self._gradients.begin_backward(action)
         torch.autograd.backward([output], None if last else [self._incoming_gradients.pop(place)])
+        self._gradients.end_backward()
         if stage == 0:
             return
         gradient = source.grad
@@ -110,6 +131,34 @@ class Executor:
         preceding = (pipeline, stage - 1, microbatch)
         if self._is_here(ActionKind.RECEIVE_GRADIENT, preceding):
             self._incoming_gradients[preceding] = gradient
+
+    def _backward_weight(self, action: Action) -> None:
+        self._gradients.begin_backward(action)
+        self._weight_work.pop(_place(action)).accumulate()
+        self._gradients.end_backward()
+
+    def _putting_off(self, place: Place) -> AbstractContextManager[object]:
+        """Return the context in which matrix products leave their weight gradients to BACKWARD_WEIGHT."""
+        work = self._weight_work.get(place)
+        if work is None:
+            return nullcontext()
+        module = self._model.stage(place[0], place[1])
+        looked_up = module.embedding.token.weight if module.first and module.embedding is not None else None
+        return putting_off(work, looked_up)
+
+    def _take_turn(self, action: Action) -> None:
+        group = self._turn_group(action.peer)
+        self._transfers.post_receive(group, action.peer, 0, (1,), torch.float32)
+        self._transfers.receive(group, action.peer, 0)
+
+    def _pass_turn(self, action: Action) -> None:
+        token = torch.zeros(1, device=self._communicator.device)
+        self._transfers.send(token, self._turn_group(action.peer), action.peer, 0)
+
+    def _turn_group(self, peer: int) -> torch.distributed.ProcessGroup:
+        index = next(index for index, group in enumerate(self._plan.groups)
+                     if group.kind == "turn" and {self._rank, peer} <= set(group.ranks))
+        return self._communicator.group(index)
 
     def _pass_on(self, kind: ActionKind, place: Place, tensor: torch.Tensor) -> None:
         """Keep a result until it is sent, as often as the schedule sends it: stages of unlike degrees send unevenly."""
@@ -131,7 +180,7 @@ class Executor:
         before = action.stage - 1 if action.kind is ActionKind.RECEIVE_ACTIVATION else action.stage
         tokens = self._architecture.sequence_length // self._plan.boundary_shards(action.pipeline, before)
         shape = (self._samples(action), tokens, self._architecture.hidden_size)
-        self._transfers.post_receive(self._edge(action), action.peer, self._tag(action), shape, torch.float32)
+        self._transfers.post_receive(self._edge(action), action.peer, self._tag(action), shape, self._dtype)
 
     def _receive(self, action: Action) -> torch.Tensor:
         return self._transfers.receive(self._edge(action), action.peer, self._tag(action))
@@ -143,9 +192,7 @@ class Executor:
         self._incoming_gradients[_place(action)] = self._receive(action)
 
     def _reduce(self, action: Action) -> None:
-        self._gradients.reduce(
-            action.reduction, lambda flat, reduction: sum_gradients(flat, reduction, self._communicator)
-        )
+        self._gradients.finish(action.reduction)
 
     def _edge(self, action: Action) -> torch.distributed.ProcessGroup:
         return self._communicator.edge(self._rank, action.peer)
@@ -165,25 +212,37 @@ class Executor:
 
 
 class _ReceiveQueue:
-    """Posts receives ahead of their turn, a few for each peer and direction, in the order of the action list."""
+    """Posts receives ahead of their turn, a few for each peer and direction, in the order of the action list.
 
-    def __init__(self, receives: list[Action], post: Callable[[Action], None]) -> None:
+    Where a rank takes its turn before it receives, nothing of that kind is posted earlier: the message would travel.
+    """
+
+    def __init__(self, receives: list[Action], turns: list[Action], post: Callable[[Action], None]) -> None:
         self._waiting: dict[tuple[int, ActionKind], list[Action]] = {}
         self._post = post
         for action in reversed(receives):
             self._waiting.setdefault((action.peer, action.kind), []).append(action)
+        places = {_place(turn) for turn in turns}
+        self._closed = {key: RECEIVES_AHEAD for key, waiting in self._waiting.items()
+                        if key[1] is ActionKind.RECEIVE_ACTIVATION and _place(waiting[-1]) in places}
+        self._at_turn = {_place(self._waiting[key][-1]): key for key in self._closed}
         for key in self._waiting:
-            for _ in range(RECEIVES_AHEAD):
-                self._next(key)
+            if key not in self._closed:
+                self._next(key, RECEIVES_AHEAD)
 
     def after(self, action: Action) -> None:
-        """Post one more receive when `action` has just used one."""
+        """Post one more receive when `action` has just used one, or given a rank its turn."""
+        if action.kind is ActionKind.TAKE_TURN:
+            key = self._at_turn.get(_place(action))
+            if key is not None:
+                self._next(key, 1)
+            return
         key = (action.peer, action.kind)
         if key in self._waiting:
-            self._next(key)
+            self._next(key, self._closed.pop(key, 1))
 
-    def _next(self, key: tuple[int, ActionKind]) -> None:
-        if self._waiting[key]:
+    def _next(self, key: tuple[int, ActionKind], count: int) -> None:
+        for _ in range(min(count, len(self._waiting[key]))):
             self._post(self._waiting[key].pop())
 
 

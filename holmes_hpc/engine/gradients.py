@@ -1,108 +1,175 @@
-"""Gradients of one rank: flat buffers by reduction, their sum over all owners, the global norm, clipping."""
+"""Gradients of one rank: summed over all owners, bucket by bucket, while the backward goes on; norm and clipping."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+import functools
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 
-from holmes_hpc.engine.local_model import LocalModel, Piece
-from holmes_hpc.values import Plan, Reduction
+from holmes_hpc.comm.groups import Communicator
+from holmes_hpc.comm.sharding import Route
+from holmes_hpc.comm.stepwise import Collective, Lane, Scratch
+from holmes_hpc.engine.flat import Bucket, FlatReduction, Segment
+from holmes_hpc.engine.local_model import LocalModel
+from holmes_hpc.engine.timeline import Timeline
+from holmes_hpc.values import Action, ActionKind, Plan
 
 NORM_GUARD = 1e-6
 """Added to the norm before dividing by it, so that gradients of zero stay zero."""
 
+_BACKWARDS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT)
+
 
 class Gradients:
-    """The gradients of one rank, one flat float32 buffer for each of the plan's reductions that it takes part in.
+    """The gradients of one rank, in flat float32 buffers, one for each reduction that it takes part in.
 
-    A parameter's `.grad` is a view of its buffer; where several reductions own slices of it, it is a tensor of its
-    own, whose slices pass through their buffers. A buffer's order is the architecture's, so it is the same on every
-    owner. Losses are weighted by their share of the global batch before the backward, so the sum over owners
-    is the gradient of the mean over all samples, however unlike the pipelines are.
+    Losses are weighted by their share of the global batch before the backward, so the sum over owners is the gradient
+    of the mean over all samples, however unlike the pipelines are.
+
+    A bucket is ready when the last backward of the step, over all pipelines and stages of this rank, has finished the
+    gradients of everything in it. Buckets begin in one order on all ranks: by reduction, then from the head backwards.
+    One that is ready waits for those before it.
     """
 
-    def __init__(self, plan: Plan, rank: int, model: LocalModel) -> None:
-        self._reductions = plan.reductions
-        self._rank = rank
-        self._parameters = model.parameters
-        self._slots: dict[int, list[_Slot]] = {}
-        self.buffers: dict[int, torch.Tensor] = {}
-        for index, reduction in enumerate(plan.reductions):
-            pieces = model.pieces(reduction) if rank in reduction.owners else []
-            if pieces:
-                self.buffers[index], self._slots[index] = _lay_out(pieces, model)
-        missing = [name for name, parameter in model.parameters.items() if parameter.grad is None]
+    def __init__(self, plan: Plan, rank: int, model: LocalModel, communicator: Communicator,
+                 actions: Sequence[Action], dtype: torch.dtype = torch.float32) -> None:
+        self._model, self._communicator, self._dtype = model, communicator, dtype
+        self._overlap = plan.synchronization.overlap_grad_reduce
+        self.scratch = Scratch(communicator.device)
+        self.flats = [
+            FlatReduction(index, reduction, model,
+                          Route(reduction, communicator, self.scratch, sharded=plan.synchronization.sharded),
+                          plan.synchronization.bucket_mib, dtype)
+            for index, reduction in enumerate(plan.reductions)
+            if rank in reduction.owners and model.pieces(reduction)
+        ]
+        self._by_index = {flat.index: flat for flat in self.flats}
+        self._places: dict[str, list[tuple[FlatReduction, Segment, list[Bucket]]]] = {}
+        for flat in self.flats:
+            for segment in flat.segments:
+                touched = [bucket for bucket in flat.buckets if segment in bucket.segments]
+                self._places.setdefault(segment.piece.name, []).append((flat, segment, touched))
+        missing = sorted(set(model.parameters) - set(self._places))
         if missing:
             raise ValueError(f"the plan reduces no gradient of {', '.join(missing)} on rank {rank}")
+        self._last_uses = _last_uses(actions, model)
+        self._closing: set[str] = set()
+        self._order = [bucket for flat in self.flats for bucket in flat.buckets]
+        self._next = 0
+        self._sums: dict[tuple[int, int], Collective] = {}
+        self._timeline = Timeline()
+        self._lane = Lane(early=not self._shares_groups())
+        for name, parameter in model.parameters.items():
+            parameter.register_post_accumulate_grad_hook(functools.partial(self._arrived, name))
 
-    def zero(self) -> None:
-        """Set every gradient to zero."""
-        for parameter in self._parameters.values():
-            _gradient(parameter).zero_()
+    def start(self, timeline: Timeline) -> None:
+        """Begin a step: gradients are zero, and nothing is ready."""
+        self._timeline, self._next = timeline, 0
+        self._sums.clear()
+        for flat in self.flats:
+            flat.gradients.zero_()
+        for bucket in self._order:
+            bucket.missing = len(bucket.segments)
 
-    def reduce(self, index: int, sum_gradients: Callable[[torch.Tensor, Reduction], None]) -> None:
-        """Sum the gradients of reduction `index` over all owners, in place."""
-        for slot in self._slots[index]:
-            if not slot.is_view:
-                slot.part.copy_(slot.piece.of(_gradient(slot.parameter)))
-            if slot.scale != 1.0:
-                slot.part.mul_(slot.scale)
-        sum_gradients(self.buffers[index], self._reductions[index])
-        for slot in self._slots[index]:
-            if not slot.is_view:
-                slot.piece.of(_gradient(slot.parameter)).copy_(slot.part)
+    def begin_backward(self, action: Action) -> None:
+        """Note that this backward begins, which may be the last one of some parameters."""
+        self._closing = set(self._last_uses.get(action, ()))
+
+    def end_backward(self) -> None:
+        """Note that the backward is over: what it used for the last time has its gradient, or got none."""
+        for name in sorted(self._closing):
+            self._complete(name)
+        self._closing = set()
+        self._lane.poll()
+
+    def poll(self) -> None:
+        """Let sums under way go on."""
+        self._lane.poll()
+
+    def finish(self, index: int) -> None:
+        """Wait until the sums of reduction `index` are in the shards of this rank."""
+        flat = self._by_index[index]
+        if not self._overlap:
+            self._begin(through=flat.buckets[-1])
+        stuck = [bucket.number for bucket in flat.buckets if (index, bucket.number) not in self._sums]
+        if stuck:
+            raise RuntimeError(f"reduction {index}: buckets {stuck} never got all their gradients")
+        self._lane.finish(self._sums[index, flat.buckets[-1].number])
 
     def local_square_sum(self) -> float:
-        """Return this rank's share of the squared global norm: each reduced buffer counts at its first owner."""
+        """Return this rank's share of the squared norm: every shard counts on one of the ranks that hold it."""
         total = 0.0
-        for index, buffer in self.buffers.items():
-            if self._reductions[index].owners[0] == self._rank:
-                total += float(torch.linalg.vector_norm(buffer, dtype=torch.float64)) ** 2
+        for flat in self.flats:
+            if flat.route.counts:
+                for bucket in flat.buckets:
+                    total += float(torch.linalg.vector_norm(bucket.shard_gradient, dtype=torch.float64)) ** 2
         return total
 
-    def clip(self, norm: float, largest: float | None) -> None:
-        """Scale every gradient so that the global norm is at most `largest`; None leaves them."""
-        if largest is None:
-            return
-        scale = largest / (norm + NORM_GUARD)
-        if scale < 1.0:
-            for parameter in self._parameters.values():
-                _gradient(parameter).mul_(scale)
+    def scale(self, factor: float) -> None:
+        """Multiply what this rank updates by `factor`."""
+        if factor != 1.0:
+            for bucket in self._order:
+                bucket.shard_gradient.mul_(factor)
+
+    def _arrived(self, name: str, parameter: nn.Parameter) -> None:
+        """Take a gradient that a backward has just finished."""
+        views = self._dtype == torch.float32
+        for flat, segment, _ in self._places[name]:
+            if parameter.grad is not None and not (views and segment.whole):
+                segment.of(flat.gradients).add_(segment.piece.of(parameter.grad))
+        if not (views and self._places[name][0][1].whole):
+            parameter.grad = None
+        if name in self._closing:
+            self._closing.remove(name)
+            self._complete(name)
+        self._lane.poll()
+
+    def _complete(self, name: str) -> None:
+        scale = self._model.gradient_scale(name)
+        for flat, segment, buckets in self._places[name]:
+            if scale != 1.0:
+                segment.of(flat.gradients).mul_(scale)
+            for bucket in buckets:
+                bucket.missing -= 1
+        if self._overlap:
+            self._begin()
+
+    def _begin(self, through: Bucket | None = None) -> None:
+        """Begin the sums of the buckets that are ready, as far as the order allows."""
+        while self._next < len(self._order) and self._order[self._next].missing == 0:
+            bucket = self._order[self._next]
+            self._next += 1
+            self._sums[bucket.reduction, bucket.number] = sum_ = self._sum(bucket)
+            self._lane.add(sum_)
+            if bucket is through:
+                return
+
+    def _sum(self, bucket: Bucket) -> Collective:
+        steps = self._by_index[bucket.reduction].route.reduce_steps(bucket.gradients)
+        sum_ = Collective(steps, self._communicator, then=lambda: self._timeline.in_flight(
+            ActionKind.REDUCE, bucket.reduction, bucket.number, sum_.began, sum_.ended))
+        return sum_
+
+    def _shares_groups(self) -> bool:
+        """Return whether some group does a first step here and a later step there."""
+        levels: dict[object, set[int]] = {}
+        for flat in self.flats:
+            for level, step in enumerate(flat.route.reduce_steps(flat.buckets[0].gradients)):
+                if step is not None:
+                    levels.setdefault(step.group, set()).add(level)
+        return any(len(each) > 1 for each in levels.values())
 
 
-@dataclass(frozen=True)
-class _Slot:
-    """Where a piece of a parameter's gradient lies in a buffer."""
-
-    parameter: nn.Parameter
-    piece: Piece
-    part: torch.Tensor
-    scale: float
-    is_view: bool
-
-
-def _lay_out(pieces: list[Piece], model: LocalModel) -> tuple[torch.Tensor, list[_Slot]]:
-    """Return a buffer for the pieces, and where each of them lies in it."""
-    parameters = [model.parameters[piece.name] for piece in pieces]
-    shapes = [piece.of(parameter).shape for piece, parameter in zip(pieces, parameters, strict=True)]
-    buffer = torch.zeros(sum(map(math.prod, shapes)), dtype=torch.float32, device=parameters[0].device)
-    slots, offset = [], 0
-    for piece, parameter, shape in zip(pieces, parameters, shapes, strict=True):
-        part = buffer[offset:offset + shape.numel()].view(shape)
-        offset += shape.numel()
-        if piece.dim is None:
-            parameter.grad = part
-        elif parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter, dtype=torch.float32)
-        slots.append(_Slot(parameter, piece, part, model.gradient_scale(piece.name), piece.dim is None))
-    return buffer, slots
-
-
-def _gradient(parameter: nn.Parameter) -> torch.Tensor:
-    if parameter.grad is None:
-        raise RuntimeError("a parameter lost its gradient buffer: something set its gradients to None")
-    return parameter.grad
+def _last_uses(actions: Sequence[Action], model: LocalModel) -> dict[Action, set[str]]:
+    """Return which parameters each backward uses for the last time in a step."""
+    last: dict[str, Action] = {}
+    for action in actions:
+        if action.kind in _BACKWARDS:
+            for name, _ in model.stage(action.pipeline, action.stage).named_parameters():
+                last[name] = action
+    uses: dict[Action, set[str]] = {}
+    for name, action in last.items():
+        uses.setdefault(action, set()).add(name)
+    return uses

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +17,22 @@ from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.reduce import all_reduce_scalars
 from holmes_hpc.data import Dataset
 from holmes_hpc.engine.batch import TrainingBatches, validation_batches
+from holmes_hpc.engine.checkpoints import Checkpoints, Saved
 from holmes_hpc.engine.executor import Executor
-from holmes_hpc.engine.gradients import Gradients
+from holmes_hpc.engine.gradients import NORM_GUARD, Gradients
+from holmes_hpc.engine.guard import Guard
 from holmes_hpc.engine.local_model import LocalModel
-from holmes_hpc.engine.optimizer import build_optimizer, learning_rate, set_learning_rate
+from holmes_hpc.engine.optimizer import ShardOptimizer, learning_rate
+from holmes_hpc.engine.parameters import Gatherer
+from holmes_hpc.engine.precision import DTYPES
+from holmes_hpc.engine.saved_state import ModelState, ParameterPieces, RandomState, ShardedState
+from holmes_hpc.engine.sharing import share_numbers
+from holmes_hpc.engine.state import StateEntry, state_entries
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.engine.validation import forward_actions
 from holmes_hpc.errors import RunFailedError
-from holmes_hpc.metrics import RankReport, StepMetrics, Usage
+from holmes_hpc.metrics import RankReport, StepMetrics, Stragglers, Usage
+from holmes_hpc.metrics.step import BY_RANK_EVERY, memory_by_rank
 from holmes_hpc.metrics.usage import memory_gib
 from holmes_hpc.planner import build_schedule
 from holmes_hpc.runs import RunFolder
@@ -31,7 +41,10 @@ from holmes_hpc.values import Action, ActionKind, Plan
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that a rank needs to train; `train` and `optimizer` are groups of the configuration."""
+    """Everything that a rank needs to train; `train` and `optimizer` are groups of the configuration.
+
+    `say` tells the user a line; `stop_requested` says whether this rank was told to save and stop.
+    """
 
     plan: Plan
     rank: int
@@ -43,6 +56,8 @@ class Job:
     usage: Usage
     train: Any
     optimizer: Any
+    say: Callable[[str], None] = logging.getLogger(__name__).info
+    stop_requested: Callable[[], bool] = bool
 
 
 class Trainer:
@@ -50,60 +65,143 @@ class Trainer:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._model = LocalModel(job.plan, job.rank, job.architecture, job.train.seed, communicator=job.communicator)
-        self._gradients = Gradients(job.plan, job.rank, self._model)
-        self._optimizer = build_optimizer(self._model.parameters, job.optimizer)
-        self._executor = Executor(job.plan, job.rank, self._model, self._gradients, job.communicator,
-                                  job.architecture)
-        self._timeline = Timeline()
-        self._actions = self._scheduled_actions()
-        self._batches = TrainingBatches(job.plan, job.dataset, job.train.seed)
-        self._pipelines = {pipeline for pipeline, _ in job.plan.stages_of(job.rank)}
-        self._validation = validation_batches(job.plan, job.dataset, job.train.validation_samples)
+        train, plan, rank = job.train, job.plan, job.rank
+        dtype = DTYPES[train.precision]
+        device = job.communicator.device
+        self._model = LocalModel(plan, rank, job.architecture, train.seed, device, job.communicator)
+        actions = self._scheduled_actions()
+        end = next(i for i, action in enumerate(actions) if action.kind is ActionKind.OPTIMIZER)
+        self._actions, self._gathers = actions[:end], actions[end + 1:]
+        self._gradients = Gradients(plan, rank, self._model, job.communicator, self._actions, dtype)
+        self._optimizer = ShardOptimizer(self._gradients.flats, job.optimizer)
+        self._gatherer = Gatherer(plan, rank, self._model, self._gradients.flats, job.communicator)
+        self._executor = Executor(plan, rank, self._model, self._gradients, self._gatherer, job.communicator,
+                                  job.architecture, dtype)
+        self._guard = Guard(train, job.optimizer, rank)
+        self._activity = job.communicator.activity
+        self._timeline = Timeline(self._activity)
+        self._batches = TrainingBatches(plan, job.dataset, train.seed, device)
+        self._pipelines = {pipeline for pipeline, _ in plan.stages_of(rank)}
+        self._validation = validation_batches(plan, job.dataset, train.validation_samples, device)
+        self._checkpoints = self._make_checkpoints(dtype)
+        self._stragglers = Stragglers(plan, job.say if rank == 0 else lambda text: None)
         self._step_began = 0.0
+        self._exposed_later = 0.0
+        self._stopping = False
 
-    def run(self) -> None:
-        """Train `train.steps` steps.
+    def run(self) -> bool:
+        """Train up to step `train.steps`, from where a checkpoint left off; return whether the run came so far.
 
-        Raises RunFailedError when the loss or the gradients stop being finite.
+        When any rank was told to stop, all stop after the same step, and its state is saved.
+
+        Raises RunFailedError when the loss or the gradients stop being finite and `train.on_nonfinite` is `stop`,
+        CheckpointError when a checkpoint cannot be written or none can be used.
         """
         train = self._job.train
+        first_step = self._checkpoints.resume() + 1
+        if first_step > train.steps and self._job.rank == 0:
+            self._job.say(f"nothing is left to train: the checkpoint is of step {first_step - 1}, and train.steps="
+                          f"{train.steps}")
+        self._stopping = any(share_numbers(float(self._job.stop_requested()), self._job.communicator))
         self._synchronise()
-        for step in range(1, train.steps + 1):
-            row = self._step(step)
+        for step in range(first_step, train.steps + 1):
+            if self._stopping:
+                self._checkpoints.stop(step - 1)
+                return False
+            row = self.step(step)
             last = step == train.steps
             if last or (train.validate_every and step % train.validate_every == 0):
                 row["validation_loss"] = self._validate()
             self._write(row)
             if last or (train.timeline_every and step % train.timeline_every == 0):
                 self._write_timeline(step)
+            self._activity.begin("checkpoint")
+            self._checkpoints.after_step(step)
             if "validation_loss" in row:
                 self._synchronise()
+        self._gatherer.finish()
+        self._checkpoints.finish()
+        return True
 
-    def _step(self, step: int) -> dict[str, Any]:
+    def step(self, step: int) -> dict[str, Any]:
+        """Train one step (counted from 1) and return its row of the metrics; all ranks call it."""
         job = self._job
         self._timeline.start()
+        self._activity.begin("loading data", step)
+        self._gatherer.start(self._timeline)
         batches = self._batches.load(step, self._pipelines)
-        self._gradients.zero()
+        self._gradients.start(self._timeline)
+        self._executor.loss_scale = scale = self._guard.scale.value
         loss = self._executor.run(self._actions, batches, self._timeline)
-        exposed_from = time.perf_counter()
-        norm = self._global_norm(step)
-        exposed_seconds = self._timeline.reduce_seconds() + time.perf_counter() - exposed_from
+        exposed_seconds = self._timeline.reduce_seconds() + self._exposed_later
+        norm_from = time.perf_counter()
+        reports, norm = self._combine_reports(loss, exposed_seconds)
+        norm_until = time.perf_counter()
+        norm /= scale
         rate = learning_rate(step, job.optimizer, job.train.steps)
-        with self._timeline.record(Action(ActionKind.OPTIMIZER)):
-            self._gradients.clip(norm, job.optimizer.clip_grad_norm)
-            set_learning_rate(self._optimizer, rate)
-            self._optimizer.step()
-        report = RankReport(loss, self._timeline.receive_wait_seconds(), exposed_seconds, memory_gib(),
-                            *job.usage.sent_since_last())
-        reports = self._gather(report)
+        self._stopping = any(report.stop for report in reports)
+        if self._guard.allows(step, sum(report.loss for report in reports), norm):
+            self._update(norm, scale, rate)
+        gathers = frozenset({ActionKind.GATHER})
+        self._exposed_later = norm_until - norm_from + sum(
+            end - begin for begin, end in self._timeline.spans(gathers, since=norm_until))
         now = time.perf_counter()
         step_seconds, self._step_began = now - self._step_began, now
         row = job.metrics.row(step, reports, step_seconds=step_seconds, grad_norm=norm, learning_rate=rate)
-        if not math.isfinite(row["loss"]):
-            raise RunFailedError(f"step {step}: the loss is {row['loss']}; lower optimizer.lr "
-                                 f"(now {job.optimizer.lr}) or lengthen optimizer.warmup_steps")
-        return row
+        row["stragglers"] = self._stragglers.add(step, [each.own_seconds for each in reports], step_seconds)
+        if step == job.train.steps or step % BY_RANK_EVERY == 0:
+            row |= memory_by_rank(reports)
+        return row | self._guard.row()
+
+    def state_entries(self) -> Iterator[StateEntry]:
+        """Return what this rank keeps of the optimizer's state, as rectangles of global parameters."""
+        return state_entries(self._optimizer, self._model)
+
+    def state_numbers(self) -> dict[str, float]:
+        """Return the numbers that a checkpoint keeps beside the tensors."""
+        scale = {f"loss_scale.{name}": value for name, value in self._guard.scale.state().items()}
+        return {"optimizer.steps": float(self._optimizer.steps), "skipped_steps": float(self._guard.skipped), **scale}
+
+    def load_numbers(self, numbers: dict[str, float]) -> None:
+        """Go on with the numbers of a checkpoint; call it after parameters and `state_entries` were filled.
+
+        In lower precision the parameters are rounded from their masters and gathered.
+        """
+        self._optimizer.steps = int(numbers["optimizer.steps"])
+        self._guard.skipped = int(numbers["skipped_steps"])
+        self._guard.scale.load({name: numbers[f"loss_scale.{name}"] for name in self._guard.scale.state()})
+        for flat in self._gradients.flats:
+            for segment in flat.segments:
+                flat.copy_in(segment, self._model.parameters)
+        self._optimizer.round()
+        self._gatherer.updated()
+        self._gather()
+        self._gatherer.finish()
+
+    def _update(self, norm: float, scale: float, rate: float) -> None:
+        with self._timeline.record(Action(ActionKind.OPTIMIZER)):
+            largest = self._job.optimizer.clip_grad_norm
+            clip = 1.0 if largest is None else min(1.0, largest / (norm + NORM_GUARD))
+            self._gradients.scale(clip / scale)
+            self._optimizer.step(rate)
+            self._gatherer.updated()
+        self._gather()
+
+    def _gather(self) -> None:
+        for action in self._gathers:
+            with self._timeline.record(action):
+                self._gatherer.gather(action.reduction)
+
+    def _make_checkpoints(self, dtype: torch.dtype) -> Checkpoints:
+        job = self._job
+        pieces = ParameterPieces(job.plan, job.rank, self._model, job.architecture)
+        saved = Saved(job.plan, job.architecture, job.dataset, job.train, job.optimizer, {
+            "optimizer": ShardedState(str(job.optimizer.name), job.architecture, self.state_entries,
+                                      self.state_numbers, self.load_numbers, self._gatherer.finish),
+            "model": ModelState(self._model, pieces, written=dtype == torch.float32),
+            "random": RandomState(job.rank, job.plan.world_size),
+        })
+        return Checkpoints(saved, job.communicator, job.folder, job.say)
 
     def _scheduled_actions(self) -> tuple[Action, ...]:
         plan, rank = self._job.plan, self._job.rank
@@ -113,24 +211,24 @@ class Trainer:
                 f"the plan's schedule has the digest {plan.schedule.digest}, this version of holmes_hpc makes "
                 f"{schedule.digest()} of the same plan: it was made by another version; plan anew"
             )
-        return tuple(action for action in schedule.actions[rank] if action.kind is not ActionKind.OPTIMIZER)
+        return schedule.actions[rank]
 
-    def _global_norm(self, step: int) -> float:
-        square_sum = torch.tensor([self._gradients.local_square_sum()], dtype=torch.float64)
-        self._combine(square_sum)
-        norm = math.sqrt(float(square_sum)) if float(square_sum) >= 0 else math.nan
-        if not math.isfinite(norm):
-            raise RunFailedError(f"step {step}: the gradients are not finite (norm {norm}); lower optimizer.lr "
-                                 f"(now {self._job.optimizer.lr}) or lengthen optimizer.warmup_steps")
-        return norm
-
-    def _gather(self, report: RankReport) -> list[RankReport]:
-        rows = torch.zeros(self._job.plan.world_size, RankReport.length(), dtype=torch.float64)
-        rows[self._job.rank] = torch.tensor(report.row(), dtype=torch.float64)
-        self._combine(rows)
-        return [RankReport(*row) for row in rows.tolist()]
+    def _combine_reports(self, loss: float, exposed_seconds: float) -> tuple[list[RankReport], float]:
+        """Return the reports of all ranks and the global norm of the gradients, in one collective."""
+        job = self._job
+        report = RankReport(loss, self._timeline.receive_wait_seconds(), exposed_seconds, memory_gib(),
+                            *job.usage.sent_since_last(), stop=float(job.stop_requested()),
+                            own_seconds=self._activity.own_seconds())
+        table = torch.zeros(job.plan.world_size, RankReport.length() + 1, dtype=torch.float64)
+        table[job.rank] = torch.tensor([*report.row(), self._gradients.local_square_sum()], dtype=torch.float64)
+        self._combine(table)
+        square_sum = float(table[:, -1].sum())
+        norm = math.sqrt(square_sum) if square_sum >= 0 else math.nan
+        return [RankReport(*row[:-1]) for row in table.tolist()], norm
 
     def _validate(self) -> float:
+        self._gatherer.finish()
+        self._activity.begin("validation")
         actions = forward_actions(self._job.plan, self._job.rank, self._validation)
         share = self._executor.run(actions, self._validation, Timeline(), training=False)
         loss = torch.tensor([share], dtype=torch.float64)
@@ -144,6 +242,7 @@ class Trainer:
         """Wait for all ranks, so that the next step is timed from a common start."""
         self._job.communicator.barrier()
         self._job.usage.sent_since_last()
+        self._activity.own_seconds()
         self._step_began = time.perf_counter()
 
     def _write(self, row: dict[str, Any]) -> None:
@@ -151,15 +250,7 @@ class Trainer:
             self._job.folder.append_metrics(row)
 
     def _write_timeline(self, step: int) -> None:
-        lines = [
-            json.dumps({"step": step, "action": str(action), "kind": action.kind.value, "pipeline": action.pipeline,
-                        "stage": action.stage, "microbatch": action.microbatch, "start": round(start, 6),
-                        "end": round(end, 6)})
-            for action, start, end in self._timeline.records
-        ]
         path = self._job.folder.timeline_path(self._job.rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
-            file.write("\n".join(lines) + "\n")
-
-
+            file.write("".join(json.dumps({"step": step, **record}) + "\n" for record in self._timeline.rows()))

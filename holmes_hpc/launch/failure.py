@@ -36,11 +36,13 @@ class FailureReport:
         return self._describe(causes[0])
 
     def _rank_of_cause(self, event: dict[str, Any]) -> int:
-        """Order: killed; failed by itself; only lost a neighbour (what a dead rank does to the others)."""
+        """Order: killed; failed by itself; waited for another rank, which it names; only lost a neighbour."""
         if event["status"] < 0:
             return 0
         report = self._error(event["rank"])
-        return 2 if report is None or report["type"] in ("NetworkError", "DistBackendError", "RuntimeError") else 1
+        if report is None or report["type"] in ("NetworkError", "DistBackendError", "RuntimeError"):
+            return 3
+        return 2 if report["type"] == "HangError" else 1
 
     def _error(self, rank: int) -> dict[str, Any] | None:
         path = self._folder.rank_error_path(rank)
@@ -56,6 +58,8 @@ class FailureReport:
         report = self._error(event["rank"])
         if report is None:
             return f"{who} ended with status {event['status']}; {log}"
+        if report["type"] == "HangError":
+            return str(report["message"])
         if report["ours"]:
             return f"{report['message']} [{who}]"
         return f"{who} failed: {report['type']}: {report['message']}; {log}"

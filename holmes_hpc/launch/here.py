@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -32,10 +33,11 @@ class InterruptedRunError(Exception):
 
 def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFolder, mode: str) -> int:
     """Run a bound plan on this machine, follow it, and return the exit status of the command."""
+    folder.forget_attempt()
     network = emulated_network(cluster) if mode == "emulated" else None
     ranks = _rank_settings(plan, config, cluster, folder, network)
     write_job(folder, ranks=[(settings.rank, settings.node, None) for settings in ranks],
-              emulated=network is not None)
+              emulated=network is not None, environment=os.environ)
 
     def body(context: WorldContext) -> int:
         return supervise(context, ranks)
@@ -77,12 +79,13 @@ def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder:
             rank=place.rank, node=str(place.node), slot=place.slot, plan=plan, config=config, folder=folder,
             interfaces=interfaces, host=host, peak_tflops=machine.tflops(node, config.train.precision),
             emulated=network is not None, counts_bytes=network is not None and place.local_rank == 0,
+            rendezvous_path=folder.rendezvous_path,
         ))
     return settings
 
 
 def _follow(world: World, folder: RunFolder, reporter: Reporter, failure: FailureReport) -> int:
-    seen = 0
+    seen = len(read_metrics(folder))  # of a run that goes on
     while True:
         status = world.poll()
         for event in world.events(timeout_seconds=POLL_SECONDS):
@@ -102,6 +105,8 @@ def _handle(event: dict[str, Any], world: World, folder: RunFolder, reporter: Re
     elif event["event"] == "started":
         outer = world.outer_pids()
         write_job(folder, ranks=[(r["rank"], r["node"], outer.get(r["pid"], r["pid"])) for r in event["ranks"]])
+    elif event["event"] == "said":
+        LOG.info("%s", event["text"])
     elif event["event"] in ("ended", "failed"):
         failure.add(event)
 

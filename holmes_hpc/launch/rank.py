@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 import traceback
 from collections.abc import Callable
@@ -13,57 +14,93 @@ import torch
 from torch.distributed import TCPStore
 
 from holmes_hpc.architecture import Architecture
+from holmes_hpc.cluster.nccl import device_index
 from holmes_hpc.comm.groups import Communicator, connect
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.comm.reduce import all_reduce_scalars
 from holmes_hpc.data import Dataset, open_dataset
 from holmes_hpc.engine import Job, Trainer
+from holmes_hpc.engine.sharing import share_numbers
 from holmes_hpc.errors import DataError, HolmesError, RunFailedError
 from holmes_hpc.launch.settings import RankSettings
+from holmes_hpc.launch.watching import report_error, watched
 from holmes_hpc.metrics import StepMetrics, Usage
+from holmes_hpc.runs import update_job
 
 Progress = Callable[[int, int, str], None]
+Say = Callable[[str], None]
+
+PREEMPTED = 3
 
 
-def run_rank(settings: RankSettings, progress: Progress) -> int:
-    """Train as one rank and return its exit status; what went wrong is left in the run folder."""
+def run_rank(settings: RankSettings, progress: Progress, say: Say) -> int:
+    """Train as one rank and return its exit status; what went wrong is left in the run folder.
+
+    The status is 3 where the ranks were told to stop and have saved their state.
+    `say` tells the user a line.
+    """
     try:
-        _train(settings, progress)
+        completed = _train(settings, progress, say)
     except Exception as error:
-        report = {
-            "type": type(error).__name__,
-            "message": str(error),
-            "ours": isinstance(error, HolmesError),
-            "traceback": traceback.format_exc(),
-        }
-        settings.folder.rank_error_path(settings.rank).write_text(json.dumps(report, indent=2))
+        report_error(settings, error)
         traceback.print_exc()
         return error.exit_status if isinstance(error, HolmesError) else 1
-    return 0
+    return 0 if completed else PREEMPTED
 
 
-def _train(settings: RankSettings, progress: Progress) -> None:
+def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     torch.set_num_threads(1)
     config, plan = settings.config, settings.plan
     architecture = Architecture.from_config(config.model)
     dataset = open_dataset(config.data, architecture)
     store = _rendezvous(settings, config.train.start_timeout_seconds)
     networks = NodeNetworks(settings.node, settings.interfaces, settings.slot.split("/")[0])
+    backend = _backend(str(config.launch.backend), emulated=settings.emulated)
     communicator = connect(
         store, settings.rank, plan.world_size, plan, networks,
-        backend="gloo" if config.launch.backend == "auto" else config.launch.backend,
+        backend=backend, device=_device(settings) if backend == "nccl" else None,
         start_timeout=timedelta(seconds=config.train.start_timeout_seconds),
         train_timeout=timedelta(seconds=config.train.timeout_seconds),
         progress=progress,
         gloo_threads=config.launch.gloo_threads,
     )
+    if settings.job_id is not None:
+        _write_job(settings, communicator)
     _compare_data(settings, dataset, communicator)
     usage = _usage(settings)
     metrics = StepMetrics(plan, architecture, settings.peak_tflops, settings.emulated)
     job = Job(plan, settings.rank, architecture, dataset, communicator, settings.folder, metrics, usage,
-              config.train, config.optimizer)
-    Trainer(job).run()
+              config.train, config.optimizer, say, settings.stop_requested)
+    with watched(communicator, settings):
+        completed = Trainer(job).run()
+        communicator.barrier()  # the first rank that leaves may take the others with it
     communicator.close()
+    return completed
+
+
+def _backend(wanted: str, *, emulated: bool) -> str:
+    """Return the communication library: `auto` is NCCL where this process sees GPUs, else gloo."""
+    if wanted != "auto":
+        return wanted
+    return "nccl" if not emulated and torch.cuda.is_available() and torch.distributed.is_nccl_available() else "gloo"
+
+
+def _device(settings: RankSettings) -> torch.device:
+    """Return this rank's GPU, which torch uses from now on. Raises ConfigurationError where there are too few."""
+    place = settings.plan.ranks[settings.rank]
+    tasks = sum(other.node == place.node for other in settings.plan.ranks)
+    index = device_index(place.local_rank, torch.cuda.device_count(), tasks)
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def _write_job(settings: RankSettings, communicator: Communicator) -> None:
+    """Let rank 0 write the pid of every rank into job.json."""
+    pids = share_numbers(float(os.getpid()), communicator)
+    if settings.rank == 0:
+        update_job(settings.folder, [(place.rank, str(place.node), int(pids[place.rank]))
+                                     for place in settings.plan.ranks],
+                   restarts=settings.restarts, job_id=str(settings.job_id))
 
 
 def _compare_data(settings: RankSettings, dataset: Dataset, communicator: Communicator) -> None:
@@ -94,7 +131,7 @@ def _usage(settings: RankSettings) -> Usage:
 def _rendezvous(settings: RankSettings, timeout_seconds: float) -> TCPStore:
     """Open the store that ranks meet at: rank 0 takes a free port and publishes it in the run folder."""
     timeout = timedelta(seconds=timeout_seconds)
-    world, path = settings.plan.world_size, settings.folder.path / "rendezvous.json"
+    world, path = settings.plan.world_size, settings.rendezvous_path
     if settings.rank == 0:
         store = TCPStore(settings.host, 0, world, is_master=True, wait_for_workers=False, timeout=timeout)
         settings.folder.write_json(path, {"host": settings.host, "port": store.port})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ class RankSettings:
 
     `interfaces` gives this node's interface of each network; `host` is an address of rank 0's node that every node
     reaches; `counts_bytes` marks the rank that reports its node's byte counters; `peak_tflops` is what the rank's
-    device can do.
+    device can do. `rendezvous_path` is where rank 0 publishes its address, in a file that no earlier start can have
+    left; `stop_requested` says whether this rank was told to save and stop. `job_id` is that of a Slurm job, whose rank
+    0 writes job.json, and `restarts` how often it was requeued.
     """
 
     rank: int
@@ -31,6 +33,10 @@ class RankSettings:
     peak_tflops: float
     emulated: bool
     counts_bytes: bool
+    rendezvous_path: Path
+    stop_requested: Callable[[], bool] = bool
+    job_id: str | None = None
+    restarts: int = 0
 
     @property
     def log_path(self) -> Path:

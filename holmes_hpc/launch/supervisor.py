@@ -26,7 +26,8 @@ def supervise(context: WorldContext, ranks: Sequence[RankSettings]) -> int:
     running: dict[int, RankSettings] = {}
     for settings in ranks:
         def function(settings: RankSettings = settings) -> int:
-            return run_rank(settings, lambda *progress: _report_progress(context, settings.rank, *progress))
+            return run_rank(settings, lambda *progress: _report_progress(context, settings.rank, *progress),
+                            lambda text: _say(context, text))
 
         pid = context.fork_rank(settings.rank, settings.node, function, settings.log_path)
         running[pid] = settings
@@ -39,6 +40,11 @@ def supervise(context: WorldContext, ranks: Sequence[RankSettings]) -> int:
 def _report_progress(context: WorldContext, rank: int, done: int, total: int, description: str) -> None:
     if rank == 0:
         context.send({"event": "progress", "done": done, "total": total, "description": description})
+
+
+def _say(context: WorldContext, text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - the rank's log
+    context.send({"event": "said", "text": text})
 
 
 def _watch(context: WorldContext, running: dict[int, RankSettings]) -> int:

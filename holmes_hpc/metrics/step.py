@@ -13,10 +13,17 @@ from holmes_hpc.values import Plan
 NOT_MEASURED = -1.0
 """Stands for a byte counter that this rank does not report."""
 
+BY_RANK_EVERY = 50
+"""Steps between rows that hold figures of every rank; the last row has them too."""
+
 
 @dataclass(frozen=True)
 class RankReport:
-    """What one rank reports of a step; seconds, GiB, and bytes that its node sent (first rank of a node only)."""
+    """What one rank reports of a step; seconds, GiB, and bytes that its node sent (first rank of a node only).
+
+    `stop` is 1 where the rank was told to save and stop; `own_seconds` is the time since the last report that the rank
+    spent outside collectives and transfers.
+    """
 
     loss: float
     receive_wait_seconds: float
@@ -24,6 +31,8 @@ class RankReport:
     memory_gib: float
     bytes_ethernet: float = NOT_MEASURED
     bytes_fabric: float = NOT_MEASURED
+    stop: float = 0.0
+    own_seconds: float = 0.0
 
     @classmethod
     def length(cls) -> int:
@@ -75,6 +84,11 @@ class StepMetrics:
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "emulated": self.emulated,
         }
+
+
+def memory_by_rank(reports: Sequence[RankReport]) -> dict[str, list[float]]:
+    """Return what a row holds now and then: the most memory that each rank has used so far."""
+    return {"memory_gib_per_rank": [round(report.memory_gib, 3) for report in reports]}
 
 
 def _total(values: Sequence[float]) -> int | None:

@@ -15,15 +15,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from holmes_hpc.architecture import Architecture
+from holmes_hpc.model.kinds import activation_function, build_norm
 from holmes_hpc.model.share import TensorShare
-
-
-def build_norm(architecture: Architecture) -> nn.Module:
-    """Return a LayerNorm or RMSNorm over the hidden dim."""
-    hidden, epsilon = architecture.hidden_size, architecture.normalization_epsilon
-    if architecture.normalization == "rmsnorm":
-        return nn.RMSNorm(hidden, eps=epsilon)
-    return nn.LayerNorm(hidden, eps=epsilon, bias=architecture.bias)
+from holmes_hpc.model.weight_gradients import as_now
 
 
 def rotation_table(architecture: Architecture) -> Tensor:
@@ -86,26 +80,25 @@ def recomputed(function: Callable[..., Tensor], *inputs: Tensor | None) -> Tenso
     """
     if not torch.is_grad_enabled():
         return function(*inputs)
-    return cast(Tensor, checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False))
+    return cast(Tensor, checkpoint(as_now(function), *inputs, use_reentrant=False, preserve_rng_state=False))
 
 
 class FeedForward(nn.Module):
-    """Two matrices around a GELU (exact, by the error function), or SwiGLU's three (Shazeer 2020)."""
+    """Two matrices around an activation (GELU: exact, by the error function), or SwiGLU's three (Shazeer 2020)."""
 
     def __init__(self, architecture: Architecture, share: TensorShare) -> None:
         super().__init__()
         hidden, bias = architecture.hidden_size, architecture.bias
         ffn = share.size(architecture.ffn_hidden_size)
-        self.share = share
-        self.gate = nn.Linear(hidden, ffn, bias=bias) if architecture.activation == "swiglu" else None
+        self.share, self.activation = share, activation_function(architecture)
+        self.gate = nn.Linear(hidden, ffn, bias=bias) if architecture.gated else None
         self.up = nn.Linear(hidden, ffn, bias=bias)
         self.down = nn.Linear(ffn, hidden, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the feed-forward layer's contribution [b, s, h] to the residual stream."""
         x = self.share.enter(x)
-        inner = (functional.gelu(self.up(x)) if self.gate is None
-                 else functional.silu(self.gate(x)) * self.up(x))
+        inner = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
         return self.share.row_parallel(self.down, inner)
 
 

@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.model.initialization import initialize
-from holmes_hpc.model.layers import DecoderLayer, build_norm, rotation_table
+from holmes_hpc.model.kinds import build_norm
+from holmes_hpc.model.layers import DecoderLayer, rotation_table
 from holmes_hpc.model.share import SEQUENCE_DIM, WHOLE, TensorShare
 
 
@@ -41,9 +42,8 @@ class Embedding(nn.Module):
     def __init__(self, architecture: Architecture, share: TensorShare, *, positions: bool) -> None:
         super().__init__()
         self.share = share
-        self.token = nn.Embedding(share.size(architecture.vocab_size), architecture.hidden_size)
-        self.position = (nn.Embedding(architecture.sequence_length, architecture.hidden_size)
-                         if positions else None)
+        self.token = _table(share.size(architecture.vocab_size), architecture.hidden_size)
+        self.position = _table(architecture.sequence_length, architecture.hidden_size) if positions else None
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the hidden states [b, s, h] of tokens [b, s]; with sequence parallelism those of a shard."""
@@ -62,6 +62,11 @@ class Embedding(nn.Module):
         elsewhere = (own < 0) | (own >= self.token.num_embeddings)
         hidden = self.token(own.masked_fill(elsewhere, 0)).masked_fill(elsewhere[..., None], 0.0)
         return self.share.leave(hidden)
+
+
+def _table(rows: int, width: int) -> nn.Embedding:
+    """Return a table without initial values: drawing them on the device `meta` would import torch's compiler."""
+    return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 
 class Head(nn.Module):
@@ -146,6 +151,8 @@ def build_stage(architecture: Architecture, first_layer: int, num_layers: int, *
         return stage
     for module in stage.modules():
         for leaf, parameter in module.named_parameters(recurse=False):
-            module.register_parameter(leaf, nn.Parameter(torch.empty_like(parameter, device=device)))
+            # Not empty_like: of a meta tensor that imports torch's symbolic shapes, a second of every rank's core.
+            memory = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+            module.register_parameter(leaf, nn.Parameter(memory))
     initialize(stage, architecture, parameters, seed, options.share)
     return stage

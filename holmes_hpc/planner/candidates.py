@@ -171,14 +171,15 @@ class _Stages:
         times = [sum(self._compute(s, self._units(s, count))) for s, count in enumerate(layers)]
         turns = [self.microbatches / len(parts) for parts in self.shape.stages]
         hops = [self._hop_seconds(s) for s in range(len(layers) - 1)]
-        busiest = max(turn * time for turn, time in zip(turns, times, strict=True))
+        period = len(layers) // self.shape.chunks
+        busiest = max(sum(turns[s] * times[s] for s in range(r, len(layers), period)) for r in range(period))
         waits = [turns[s] * busy for s, (_, busy) in enumerate(hops)]
         steady = max([busiest, *waits])
-        if self.task.settings.schedule == "1f1b" and self.task.settings.warmup_extra == 0:
+        if self.task.settings.schedule in ("1f1b", "auto", "interleaved") and self.task.settings.warmup_extra == 0:
             # Neighbours play ping-pong: each micro-batch also pays the hops, unless enough is in flight.
             steady += self.microbatches / self.pipelines * max([0.0, *(alone for alone, _ in hops)])
-        fill = sum(times) - max(times) + 2 * sum(alone for alone, _ in hops)
-        sync = max(self._sync_seconds(s, count) for s, count in enumerate(layers))
+        fill = (sum(times) - max(times)) / self.shape.chunks + 2 * sum(alone for alone, _ in hops)
+        sync = max(self._sync_seconds(s, count) for s, count in enumerate(layers)) * self.shape.chunks
         _, cores = core_pools(self.task)
         work = self.microbatches * sum(times) / sum(cores.values()) if cores else 0.0
         return max(steady + fill, work) + sync
@@ -202,7 +203,7 @@ class _Stages:
     def capacity(self, s: int) -> int:
         """Return how many layers fit into the memory of a stage's smallest GPU."""
         parts, tensor = self.shape.stages[s], len(self.shape.stages[s][0])
-        depth, settings = len(self.shape.stages), self.task.settings
+        depth, settings, chunks = len(self.shape.stages), self.task.settings, self.shape.chunks
         served = -(-self.pipelines // len(parts))
         in_flight = (-(-self.microbatches // len(parts)) if settings.schedule == "gpipe"
                      else min(served * (depth - s), -(-self.microbatches // len(parts))))
@@ -212,5 +213,5 @@ class _Stages:
         for node in self.facts.kinds[s]:
             used = self.cost.static_gib(node, 0) * GIB + fixed[0] + in_flight * fixed[1]
             free = self.task.machine.memory_gib(node) * USABLE_FRACTION * GIB - used
-            least = min(least, max(0, int(free // (states + in_flight * kept))))
+            least = min(least, max(0, int(free // (states + in_flight * kept)) // chunks))
         return least

@@ -35,13 +35,19 @@ def _headline(plan: Plan) -> Text:
     text = Text()
     text.append(f"{plan.strategy}", style="bold")
     text.append(f": {plan.world_size} ranks, {len(plan.pipelines)} pipelines, {plan.schedule.name}{extra}, batch "
-                f"{plan.global_batch_size} in micro-batches of {plan.micro_batch_size}, layers {plan.layer_split}\n")
+                f"{plan.global_batch_size} in micro-batches of {plan.micro_batch_size}, layers {plan.layer_split}"
+                f"{_options(plan)}\n")
     text.append(f"predicted for {machine}: ")
-    text.append(f"{_seconds(predicted.step_seconds)} a step", style="bold")
+    text.append(f"{seconds_words(predicted.step_seconds)} a step", style="bold")
     bubble = "" if predicted.bubble_fraction is None else f", bubble {100 * predicted.bubble_fraction:.0f} %"
     text.append(f", {predicted.tokens_per_second:,.0f} tokens/s, {predicted.tflops_per_gpu:.3g} TFLOPS a GPU, at most "
                 f"{max(predicted.memory_gib_per_rank):.1f} GiB a rank{bubble}")
     return text
+
+
+def _options(plan: Plan) -> str:
+    sequence = ", sequence parallel" if plan.sequence_parallel else ""
+    return sequence + (f", {plan.recompute} recomputation" if plan.recompute != "none" else "")
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -119,14 +125,15 @@ def _rejected(plan: Plan) -> Table:
 
 
 def _step(predicted: Prediction | None) -> str:
-    return "-" if predicted is None else _seconds(predicted.step_seconds)
+    return "-" if predicted is None else seconds_words(predicted.step_seconds)
 
 
 def _memory(predicted: Prediction | None) -> str:
     return "-" if predicted is None else f"{max(predicted.memory_gib_per_rank):.1f} GiB"
 
 
-def _seconds(seconds: float) -> str:
+def seconds_words(seconds: float) -> str:
+    """Return a duration with three digits: `21.2 ms`, `6.3 s`."""
     return f"{1000 * seconds:.{_SECONDS_DIGITS}g} ms" if seconds < 1 else f"{seconds:.{_SECONDS_DIGITS}g} s"
 
 

@@ -9,6 +9,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.planner.ownership import TOKEN_TABLE, holders, owned_parts
 from holmes_hpc.planner.schedules import edge_ranks
+from holmes_hpc.planner.turns import turn_ranks
 from holmes_hpc.values import Group, Pipeline, Reduction
 from holmes_hpc.values.owned import Owned
 
@@ -17,10 +18,10 @@ from holmes_hpc.values.owned import Owned
 class GroupRules:
     """How a strategy uses networks.
 
-    `one_network` (Megatron): every group uses the network that the whole cluster shares, but for tensor groups, which
-    stay inside a node; gradients are reduced in one level, and the tied embedding in data groups and then whole in
-    pairs of first and last stage. Otherwise every group uses the fastest network that its ranks share, and with
-    `two_level` owners in several fabrics are first reduced inside each and then across.
+    `one_network` (Megatron): every group uses the network that the whole cluster shares, gradients are reduced in
+    one level, and the tied embedding in data groups and then whole in pairs of first and last stage. Otherwise
+    every group uses the fastest network that its ranks share, and with `two_level` owners in several fabrics are
+    first reduced inside each and then across.
     """
 
     one_network: bool = False
@@ -39,8 +40,8 @@ class _Groups:
         self.add("world", everyone)
 
     def add(self, kind: str, ranks: Sequence[int]) -> int:
-        shared = self.cluster.shared_network(ranks)
-        network = shared if self.network is None or kind == "tensor" else self.network
+        network = None if kind == "turn" else self.network
+        network = network or self.cluster.shared_network(ranks)
         group = Group(kind, tuple(ranks), network)
         if group not in self.index:
             self.index[group] = len(self.groups)
@@ -54,7 +55,8 @@ def find_groups(architecture: Architecture, cluster: ClusterDescription, pipelin
 
     A reduction stands for all units, or slices of them, with the same owners, and every slice is in exactly one;
     where a single rank owns them there is nothing to sum, and the reduction names its owner and no group. Reductions
-    stand in the order in which a backward finishes their gradients: head first, token table last.
+    stand in the order in which a backward finishes their gradients: head first, token table last. Groups for turns
+    on slow NICs come last; only a schedule with turns needs them.
     """
     found = _Groups(cluster, rules)
     for pipeline in pipelines:
@@ -69,6 +71,8 @@ def find_groups(architecture: Architecture, cluster: ClusterDescription, pipelin
     for owners, parts in owned_parts(architecture, pipelines).items():
         tied_copies = _tied_copies(architecture, pipelines, parts)
         reductions.append(_reduction(found, owners, tuple(map(str, parts)), tied_copies, rules))
+    for ranks in turn_ranks(cluster, pipelines, found.groups):
+        found.add("turn", ranks)
     return tuple(found.groups), tuple(reductions)
 
 

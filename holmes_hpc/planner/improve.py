@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.priced import WORTHWHILE, Priced, price_layout, price_schedule
-from holmes_hpc.planner.schedules import slow_hops
+from holmes_hpc.planner.priced import WORTHWHILE, Priced, one_warmer, price_layout
 from holmes_hpc.planner.work import Allowance, Work
-from holmes_hpc.values import Pipeline
+from holmes_hpc.values import Pipeline, ScheduleChoice
 
 _STARTS = 8
 _MOST_ROUNDS = 12
@@ -23,11 +22,12 @@ def improve(priced: Sequence[Priced], work: Work) -> list[Priced]:
     as that pays. The closed forms that proposed them do not know what hides behind what; the simulation does.
     """
     allowance = work.allowance_to_improve()
-    starts = sorted((each for each in priced if not each.reason and each.strategy in ("auto", "flashflex", "holmes")),
+    starts = sorted((each for each in priced if not each.reason and each.schedule.chunks == 1
+                     and each.strategy in ("auto", "flashflex", "holmes")),
                     key=lambda each: each.seconds)
     better: list[Priced] = []
     chosen = _unlike(starts)[:_STARTS]
-    for start in [each for each in chosen for each in (each, *_warmer(each, allowance))]:
+    for start in [each for each in chosen for each in (each, *one_warmer(each, allowance))]:
         current = start
         for _ in range(_MOST_ROUNDS):
             step = _best_change(current, allowance)
@@ -37,18 +37,6 @@ def improve(priced: Sequence[Priced], work: Work) -> list[Priced]:
         if current not in chosen:
             better.append(current)
     return better
-
-
-def _warmer(priced: Priced, allowance: Allowance) -> list[Priced]:
-    """Return the layout with one more warm-up forward, whether or not that alone pays."""
-    extra = priced.schedule.warmup_extra + 1
-    if priced.task.settings.warmup_extra is not None or allowance.units <= 0 or not slow_hops(
-            priced.layout.pipelines, priced.layout.groups):
-        return []
-    allowance.spend(priced.task, priced.layout.pipelines)
-    words = priced.words.partition(", warm-up")[0] + f", warm-up +{extra}"
-    warmer = price_schedule(priced.task, priced.strategy, words, priced.layout, priced.rules, extra)
-    return [] if warmer.reason else [warmer]
 
 
 def _unlike(priced: Sequence[Priced]) -> list[Priced]:
@@ -61,7 +49,7 @@ def _unlike(priced: Sequence[Priced]) -> list[Priced]:
 
 def _best_change(priced: Priced, allowance: Allowance) -> Priced | None:
     best = priced
-    for warmer in _warmer(priced, allowance):
+    for warmer in one_warmer(priced, allowance):
         if warmer.seconds < WORTHWHILE * best.seconds:
             return warmer
     for pipelines in _changes(priced.layout.pipelines):
@@ -70,7 +58,7 @@ def _best_change(priced: Priced, allowance: Allowance) -> Priced | None:
         allowance.spend(priced.task, pipelines)
         try:
             other = price_layout(priced.task, priced.strategy, priced.words, pipelines,
-                                 priced.layout.micro_batch_size, priced.rules, priced.schedule.warmup_extra)
+                                 priced.layout.micro_batch_size, priced.rules, priced.schedule.chunks, _choice(priced))
         except PlanRefusedError:
             continue
         if not other.reason and other.seconds < best.seconds * (1 - 1e-6):
@@ -78,6 +66,11 @@ def _best_change(priced: Priced, allowance: Allowance) -> Priced | None:
     if best is priced:
         return None
     return dataclasses.replace(best, words=_reworded(priced, best))
+
+
+def _choice(priced: Priced) -> ScheduleChoice:
+    """Return the schedule for a changed layout: warm-ups of single hops become the largest one."""
+    return dataclasses.replace(priced.schedule, hop_warmups=())
 
 
 def _reworded(before: Priced, after: Priced) -> str:

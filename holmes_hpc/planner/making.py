@@ -14,23 +14,31 @@ from holmes_hpc.planner.priced import Priced
 from holmes_hpc.planner.schedules import make_schedule, slow_hops, transfers
 from holmes_hpc.planner.search import search
 from holmes_hpc.planner.settings import PlanSettings, Task
-from holmes_hpc.values import ActionKind, Plan, RankPlace, Rejected
+from holmes_hpc.planner.traffic import busy_seconds, network_bytes
+from holmes_hpc.values import ActionKind, NetworkBytes, Plan, RankPlace, Rejected
 
 _HERE = ("emulated", "local")
 
 
-def plan(config: Any, mode: str | None = None, progress: Callable[[str], None] | None = None) -> Plan:
+def plan(config: Any, mode: str | None = None, cluster: ClusterDescription | None = None,
+         progress: Callable[[str], None] | None = None) -> Plan:
     """Return the plan for a composed configuration.
 
     `mode` is where the run will go (default: `config.launch.mode`): `emulated` and `local` price this machine,
-    unless its compute is timed by the cost model, and `auto` and `slurm` the cluster as described. `progress` is told
-    in words what a long search is at.
+    unless its compute is timed by the cost model, and `auto` and `slurm` the cluster as described. `cluster` stands for
+    `config.cluster` where its nodes are known better: their order, or a NIC that failed. `progress` is told in words
+    what a long search is at.
     Raises ConfigurationError for settings that contradict one another, PlanRefusedError when no plan exists.
     """
-    cluster = ClusterDescription.from_config(config.cluster)
-    machine = _machine(cluster, mode or str(config.launch.mode))
-    task = Task(PlanSettings.from_config(config), Architecture.from_config(config.model), cluster, machine)
+    task = task_of(config, mode, cluster)
     return assemble(task, *search(task, progress))
+
+
+def task_of(config: Any, mode: str | None = None, cluster: ClusterDescription | None = None) -> Task:
+    """Return what `plan` plans for; the arguments are its own."""
+    cluster = cluster or ClusterDescription.from_config(config.cluster)
+    machine = _machine(cluster, mode or str(config.launch.mode))
+    return Task(PlanSettings.from_config(config), Architecture.from_config(config.model), cluster, machine)
 
 
 def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
@@ -43,7 +51,9 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
         words = "uniform"
     layout, whole, task = best.layout, task, best.task
     widest = max(len(stage.ranks) for pipeline in layout.pipelines for stage in pipeline.stages)
-    schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, best.schedule)
+    synchronization = task.synchronization(best.strategy)
+    schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, best.schedule,
+                             sharded=synchronization.sharded)
     return Plan(
         strategy=best.strategy,
         world_size=task.cluster.world_size,
@@ -52,17 +62,23 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
         global_batch_size=task.settings.global_batch_size,
         ranks=_places(task),
         pipelines=layout.pipelines,
-        groups=layout.groups,
+        groups=layout.groups if best.schedule.turns else tuple(g for g in layout.groups if g.kind != "turn"),
         reductions=layout.reductions,
         schedule=dataclasses.replace(best.schedule, digest=schedule.digest()),
-        predicted=best.predicted,
+        predicted=dataclasses.replace(best.predicted, bytes_by_network=_bytes_by_network(task, layout)),
         rejected=rejected,
         tied_embeddings=task.architecture.tied_embeddings,
         layer_split=words,
+        synchronization=synchronization,
         sequence_parallel=task.settings.sequence_parallel and widest > 1,
         recompute=task.settings.recompute,
         notes=_notes(whole, best),
     )
+
+
+def _bytes_by_network(task: Task, layout: Layout) -> tuple[NetworkBytes, ...]:
+    sent = network_bytes(task, busy_seconds(task, layout))
+    return tuple(NetworkBytes(network, round(sent[network])) for network in sorted(sent))
 
 
 def _machine(cluster: ClusterDescription, mode: str) -> Machine:
@@ -96,6 +112,8 @@ def _notes(whole: Task, best: Priced) -> tuple[str, ...]:
         notes.append(f"{left_out} GPUs are left out ({names}): the others are faster without them")
     if best.missing:
         notes.append(f"the engine of this version cannot run it: it lacks {' and '.join(best.missing)}")
+    if best.schedule.turns:
+        notes.append("turns: the pipelines of a node cross Ethernet for the first time one after another")
     if best.schedule.warmup_extra:
         hops = len({s for _, s in slow_hops(layout.pipelines, layout.groups)})
         notes.append(f"warm-up +{best.schedule.warmup_extra}: so many more forwards start upstream of each of the "

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.planner.compute_cost import GIB, ComputeCost
+from holmes_hpc.planner.cost.memory_parts import fixed_bytes
 from holmes_hpc.planner.ownership import stage_units
 from holmes_hpc.values import Pipeline
 
@@ -13,25 +15,76 @@ USABLE_FRACTION = 0.94
 """What allocator and fragmentation leave of a GPU's memory."""
 
 
-def memory_gib_per_rank(cost: ComputeCost, cluster: ClusterDescription, pipelines: Sequence[Pipeline],
-                        micro_batch_size: int, peaks: Mapping[tuple[int, int, int], int]) -> tuple[float, ...]:
+@dataclass(frozen=True)
+class RankMemory:
+    """Bytes of one rank at its peak.
+
+    `parameters` with their float32 copy at 16 bit; `gradients` in flat float32 buffers, which are also the buckets
+    that ranks sum; `optimizer` moments; `activations` of every micro-batch in flight; `workspace` for the largest
+    passing tensors; `fixed` for device context and libraries.
+    """
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    workspace: float
+    fixed: float
+
+    @property
+    def total(self) -> float:
+        """All parts."""
+        return sum(getattr(self, part.name) for part in fields(self))
+
+
+def memory_per_rank(cost: ComputeCost, cluster: ClusterDescription, pipelines: Sequence[Pipeline],
+                    micro_batch_size: int, peaks: Mapping[tuple[int, int, int], int],
+                    optimizer_shares: Mapping[int, float] | None = None) -> tuple[RankMemory, ...]:
     """Return each rank's memory: states of what it holds (once, however many pipelines it serves) and activations.
 
-    `peaks` gives the micro-batches in flight, by (rank, pipeline, stage), when the rank keeps most of them.
+    `peaks` gives the micro-batches in flight, by (rank, pipeline, stage), when the rank keeps most of them;
+    `optimizer_shares` the part of its parameters whose moments (and float32 copy) a rank keeps, by default all.
     """
     held: dict[int, dict[str, int]] = {rank: {} for rank in range(cluster.world_size)}
-    kept = dict.fromkeys(held, 0.0)
+    kept, passing = dict.fromkeys(held, 0.0), dict.fromkeys(held, 0.0)
     for p, pipeline in enumerate(pipelines):
         for s, stage in enumerate(pipeline.stages):
             units, tensor = stage_units(cost.architecture, pipeline, s), len(stage.ranks)
             one = cost.activation_bytes(units, micro_batch_size, tensor)
+            workspace = cost.workspace_bytes(units, micro_batch_size, tensor)
             for rank in stage.ranks:
                 held[rank].update(dict.fromkeys(units, tensor))
                 kept[rank] += one * peaks.get((rank, p, s), 0)
-    return tuple(
-        cost.static_gib(cluster.node_of(rank), _parameters(cost, units)) + kept[rank] / GIB
-        for rank, units in held.items()
-    )
+                passing[rank] = max(passing[rank], workspace)
+    return tuple(_rank_memory(cost, cluster, rank, _parameters(cost, units), kept[rank], passing[rank],
+                              (optimizer_shares or {}).get(rank, 1.0)) for rank, units in held.items())
+
+
+def memory_gib_per_rank(cost: ComputeCost, cluster: ClusterDescription, pipelines: Sequence[Pipeline],
+                        micro_batch_size: int, peaks: Mapping[tuple[int, int, int], int]) -> tuple[float, ...]:
+    """Return the totals of `memory_per_rank` in GiB."""
+    return tuple(memory.total / GIB
+                 for memory in memory_per_rank(cost, cluster, pipelines, micro_batch_size, peaks))
+
+
+def peaking_rank(memory: Sequence[RankMemory], cluster: ClusterDescription, capacity_gib: Mapping[str, float]
+                 ) -> tuple[int, str]:
+    """Return the rank whose memory is fullest relative to its GPU's, and its largest part.
+
+    `capacity_gib` is the memory of a rank by the slot of its node.
+    """
+    rank = max(range(len(memory)), key=lambda r: memory[r].total / capacity_gib[cluster.node_of(r).slot])
+    largest = max((part.name for part in fields(RankMemory)), key=lambda name: float(getattr(memory[rank], name)))
+    return rank, largest
+
+
+def _rank_memory(cost: ComputeCost, cluster: ClusterDescription, rank: int, parameters: float, activations: float,
+                 workspace: float, optimizer_share: float) -> RankMemory:
+    copies, gradients, moments = cost.state_bytes
+    narrow = cost.element_bytes
+    own = narrow + (copies - narrow) * optimizer_share
+    return RankMemory(parameters * own, parameters * gradients, parameters * moments * optimizer_share, activations,
+                      workspace, fixed_bytes(cost.machine.gpu(cluster.node_of(rank))))
 
 
 def _parameters(cost: ComputeCost, units: Mapping[str, int]) -> float:

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holmes_hpc.cluster import Machine, Node
+from holmes_hpc.planner.cost.collectives import Ring
+from holmes_hpc.planner.cost.gpu_constants import COLLECTIVE_LAUNCH_SECONDS, local_share, network_share
 from holmes_hpc.values import Group, Reduction
-
-_ACHIEVED = {"ethernet": 0.94, "local": 0.75}
-_ACHIEVED_ELSE = 0.85
-"""Fraction of a link's rate that a large message reaches: TCP's headers, NVLink rings, RDMA collectives."""
 
 Resource = tuple[str, str]
 """What transfers share, one direction of it: (node's slot, `out ib`), or (`trunk`, `fabric>fabric`)."""
@@ -46,6 +44,15 @@ class NetworkCost:
         factor = 2 * (count - 1) / count * size_bytes
         return self._ring(group, factor, 2 * (count - 1))
 
+    def tensor_ring(self, ranks: Sequence[int]) -> Ring:
+        """Return the ring over which a stage's tensor ranks sum, with nothing else under way."""
+        cluster = self.machine.cluster
+        nodes = [cluster.node_of(rank) for rank in ranks]
+        hops = [_hop(self.machine, cluster.shared_network((ranks[i], ranks[i - 1])), nodes[i], nodes[i - 1])
+                for i in range(len(ranks))]
+        seconds_a_byte = max(max([seconds, *busy.values()]) for seconds, _, busy in hops)
+        return Ring(1 / seconds_a_byte, max(latency for _, latency, _ in hops), COLLECTIVE_LAUNCH_SECONDS)
+
     def reduction(self, reduction: Reduction, groups: Sequence[Group], size_bytes: float) -> Traffic:
         """Return the price of a reduction: inside, across, and the broadcast inside where the sum was sharded."""
         inner = [self.all_reduce(groups[i], size_bytes) for i in reduction.inner]
@@ -59,6 +66,21 @@ class NetworkCost:
                 busy[key] = busy.get(key, 0.0) + seconds
         phases = sum(_phase_seconds(phase) for phase in (inner, outer, last))
         return Traffic(phases, 0.0, busy)
+
+    def shard_sum(self, reduction: Reduction, groups: Sequence[Group], size_bytes: float) -> Traffic:
+        """Return the price of a sum that stays in shards: a reduce-scatter inside, and the shards' sums across."""
+        shards = len(reduction.outer) or 1
+        return _in_turn([[self._half(groups[i], size_bytes) for i in reduction.inner],
+                         [self.all_reduce(groups[i], size_bytes / shards) for i in reduction.outer]])
+
+    def shard_gather(self, reduction: Reduction, groups: Sequence[Group], size_bytes: float) -> Traffic:
+        """Return the price of gathering the shards of what a reduction owns inside each inner group."""
+        return _in_turn([[self._half(groups[i], size_bytes) for i in reduction.inner]])
+
+    def _half(self, group: Group, size_bytes: float) -> Traffic:
+        """Return the price of a ring's reduce-scatter or all-gather: half of an all-reduce."""
+        count = len(group.ranks)
+        return self._ring(group, (count - 1) / count * size_bytes, count - 1) if count > 1 else Traffic(0.0)
 
     def _ring(self, group: Group, size_bytes: float, steps: int) -> Traffic:
         """Return the price of `size_bytes` passing every rank of a ring in `steps` steps."""
@@ -79,6 +101,15 @@ class NetworkCost:
         return Traffic(size_bytes * slowest + steps * longest, 0.0, busy)
 
 
+def _in_turn(phases: Sequence[Sequence[Traffic]]) -> Traffic:
+    """Return the price of phases that follow one another, each of groups side by side."""
+    busy: dict[Resource, float] = {}
+    for traffic in (traffic for phase in phases for traffic in phase):
+        for key, seconds in traffic.busy.items():
+            busy[key] = busy.get(key, 0.0) + seconds
+    return Traffic(sum(_phase_seconds(phase) for phase in phases), 0.0, busy)
+
+
 def _phase_seconds(traffics: Sequence[Traffic]) -> float:
     """Return how long groups that run side by side take: the longest alone, or the busiest shared NIC."""
     busy: dict[Resource, float] = {}
@@ -92,7 +123,7 @@ def _hop(machine: Machine, network: str, a: Node, b: Node) -> tuple[float, float
     """Return seconds a byte of one pair, latency in seconds, and seconds a byte of every shared resource."""
     inside = a.slot == b.slot
     rate = machine.link(network, a, b)
-    achieved = _ACHIEVED.get("local" if inside else network, _ACHIEVED_ELSE)
+    achieved = min(local_share(machine.gpu(node).name) for node in (a, b)) if inside else network_share(network)
     busy: dict[Resource, float] = {}
     if not inside:
         for node, direction in ((a, "out"), (b, "in")):

@@ -8,82 +8,24 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
+from holmes_hpc.planner.policies import Place, Policy
 from holmes_hpc.values import Pipeline
 
-FORWARD, BACKWARD = 0, 1
+FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 Work = tuple[int, int, int, int]
-"""(FORWARD or BACKWARD, pipeline, stage, micro-batch)."""
+"""(FORWARD, BACKWARD or WEIGHT, pipeline, stage, micro-batch); BACKWARD is the input part where WEIGHT exists."""
 
-_BACKWARD_FORWARDS = 2
 _ARRIVE, _END = 0, 1
 
 
-@dataclass(frozen=True)
-class Policy:
-    """What bounds the forwards of a stage, and how long its hop to the next stage takes.
-
-    `caps[pipeline, stage]` is the number of micro-batches that may be in flight there; a missing key means no
-    bound. `hop_forwards[pipeline, stage]` is the delay of a message to the next stage, in forward times.
-    `backward_first` prefers a backward that is ready to a forward.
-    """
-
-    caps: Mapping[tuple[int, int], int]
-    hop_forwards: Mapping[tuple[int, int], float]
-    backward_first: bool = True
-
-
-def gpipe_policy(pipelines: Sequence[Pipeline]) -> Policy:
-    """Return GPipe's policy: all forwards, then all backwards (Huang et al. 2019)."""
-    return Policy(caps={}, hop_forwards={}, backward_first=False)
-
-
-def one_f_one_b_policy(pipelines: Sequence[Pipeline], slow_hops: set[tuple[int, int]],
-                       warmup_extra: int) -> Policy:
-    """Return the policy of 1F1B, with `warmup_extra` more forwards in flight upstream of every slow hop.
-
-    A stage keeps at most `num_stages - stage` micro-batches in flight, plus the extra for each slow hop that is
-    downstream of it. The bound is per stage, so that a rank that serves several stages of one pipeline cannot
-    fill itself with the first and starve the last; over a rank it sums up. The extra forwards are only worth
-    their memory while a message is on its way: a hop that deserves `k` of them takes 1.5 k forward times
-    (k = 2 D / (F + B) with B = 2 F), and that is the delay that the ordering assumes.
-    """
-    caps, hops = {}, {}
-    for p, pipeline in enumerate(pipelines):
-        extra, depth = 0, len(pipeline.stages)
-        for s in reversed(range(depth)):
-            if (p, s) in slow_hops:
-                extra += warmup_extra
-                hops[p, s] = 1.5 * warmup_extra
-            caps[p, s] = depth - s + extra
-    return Policy(caps, hops)
-
-
 def order_work(pipelines: Sequence[Pipeline], policy: Policy) -> dict[int, list[Work]]:
-    """Return each rank's forwards and backwards in the order in which it runs them.
+    """Return each rank's work in the order in which it runs it.
 
-    Deterministic list scheduling: whenever all ranks of a stage are free, the one with the most urgent work
-    starts. A backward takes twice a forward, and a forward of a rank takes the less the more micro-batches the
-    rank serves, since the layer split is taken to have balanced the ranks.
+    Deterministic list scheduling: whenever all ranks of a stage are free, the one with the most urgent work starts.
     """
     return _Ordering(pipelines, policy).run()
-
-
-def _forward_durations(pipelines: Sequence[Pipeline]) -> dict[tuple[int, int], int]:
-    """Return the integer forward time of every stage; even, so that half a forward is a whole number too."""
-    load: dict[int, int] = {}
-    for pipeline in pipelines:
-        for stage in pipeline.stages:
-            for rank in stage.ranks:
-                load[rank] = load.get(rank, 0) + pipeline.microbatches
-    busiest = {
-        (p, s): max(load[rank] for rank in stage.ranks)
-        for p, pipeline in enumerate(pipelines) for s, stage in enumerate(pipeline.stages)
-    }
-    common = math.lcm(*busiest.values())
-    return {key: 2 * common // count for key, count in busiest.items()}
 
 
 class _Ordering:
@@ -91,8 +33,7 @@ class _Ordering:
 
     def __init__(self, pipelines: Sequence[Pipeline], policy: Policy) -> None:
         self.pipelines, self.policy = pipelines, policy
-        self.kinds = (BACKWARD, FORWARD) if policy.backward_first else (FORWARD, BACKWARD)
-        self.forward = _forward_durations(pipelines)
+        self.kinds = (BACKWARD, FORWARD, WEIGHT) if policy.backward_first else (FORWARD, BACKWARD, WEIGHT)
         self.ranks = {(p, s): stage.ranks for p, pipeline in enumerate(pipelines)
                       for s, stage in enumerate(pipeline.stages)}
         self.served: dict[int, list[tuple[int, int]]] = {}
@@ -103,10 +44,11 @@ class _Ordering:
         self.free = dict.fromkeys(self.orders, True)
         self.in_flight = dict.fromkeys(self.ranks, 0)
         self.ready: dict[tuple[int, int, int], list[int]] = {
-            (kind, p, s): [] for p, s in self.ranks for kind in (FORWARD, BACKWARD)
+            (kind, p, s): [] for p, s in self.ranks for kind in self.kinds
         }
         most = math.lcm(*(pipeline.microbatches for pipeline in pipelines))
         self.progress = [most // pipeline.microbatches for pipeline in pipelines]
+        self.links: dict[tuple[int, int, int], int] = {}
         self.events: list[tuple[int, int, int, Work]] = []
         self.sequence = 0
 
@@ -146,8 +88,7 @@ class _Ordering:
         for each in self.ranks[p, s]:
             self.free[each] = False
             self.orders[each].append(work)
-        duration = self.forward[p, s] * (_BACKWARD_FORWARDS if kind == BACKWARD else 1)
-        self._push(now + duration, _END, work)
+        self._push(now + self.policy.times[p, s][kind], _END, work)
 
     def _most_urgent(self, rank: int) -> Work | None:
         """Return the work of the preferred kind that is furthest behind its pipeline, deeper stages first."""
@@ -174,16 +115,22 @@ class _Ordering:
         touched = list(self.ranks[p, s])
         for rank in touched:
             self.free[rank] = True
-        if kind == BACKWARD:
+        if kind == (WEIGHT if self.policy.split else BACKWARD):
             self.in_flight[p, s] -= 1
+        if kind == BACKWARD:
+            if self.policy.split:
+                touched += self._make_ready((WEIGHT, p, s, microbatch))
             if s > 0:
-                self._push(now + self._delay(p, s - 1), _ARRIVE, (BACKWARD, p, s - 1, microbatch))
-        elif s + 1 < len(self.pipelines[p].stages):
-            self._push(now + self._delay(p, s), _ARRIVE, (FORWARD, p, s + 1, microbatch))
-        else:
+                self._send(now, (p, s - 1), (BACKWARD, p, s - 1, microbatch))
+        elif kind == FORWARD and s + 1 < len(self.pipelines[p].stages):
+            self._send(now, (p, s), (FORWARD, p, s + 1, microbatch))
+        elif kind == FORWARD:
             touched += self._make_ready((BACKWARD, p, s, microbatch))
         return touched
 
-    def _delay(self, p: int, s: int) -> int:
-        """Return the delay of the hop after stage `s`, in the integer units of the forward times."""
-        return round(self.policy.hop_forwards.get((p, s), 0.0) * self.forward[p, s])
+    def _send(self, now: int, hop: Place, work: Work) -> None:
+        """Let a message travel, behind those that its hop carries in its direction."""
+        delay, busy = self.policy.hops.get(hop, (0, 0))
+        start = max(now, self.links.get((work[0], *hop), 0))
+        self.links[work[0], *hop] = start + busy
+        self._push(start + delay, _ARRIVE, work)

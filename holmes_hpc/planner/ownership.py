@@ -79,19 +79,21 @@ def _tensor_groups(architecture: Architecture, pipelines: Sequence[Pipeline]) ->
 
 
 def _parts(architecture: Architecture, unit: str, groups: Sequence[Sequence[int]]) -> Iterator[Owned]:
-    """Yield the parts of a unit: itself where nobody splits it, else the replicated rest and every slice."""
+    """Yield the parts of a unit: itself where nobody splits it, else every slice and the replicated rest."""
     degrees = {len(ranks) for ranks in groups}
     if degrees <= {1}:
         yield Owned(unit)
         return
     split = {info.split_dim is not None for info in architecture.unit_parameters(unit)}
-    if False in split:
-        yield Owned(unit, replicated=True)
     if True in split:
         of = math.lcm(*degrees)
         cuts = sorted({j * of // degree for degree in degrees for j in range(degree + 1)})
         for begin, end in itertools.pairwise(cuts):
             yield Owned(unit, begin=begin, end=end, of=of)
+    if False in split:
+        # Last to be summed, since the first layer's norm ends the backward, and so the first to be gathered: the next
+        # forward begins with it.
+        yield Owned(unit, replicated=True)
 
 
 def _refuse_two_slices(unit: str, groups: Sequence[Sequence[int]]) -> None:

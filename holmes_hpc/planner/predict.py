@@ -5,17 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+from holmes_hpc.planner.collectives import Bucket
 from holmes_hpc.planner.compute_cost import ComputeCost
+from holmes_hpc.planner.folding import fold
 from holmes_hpc.planner.memory import memory_gib_per_rank
 from holmes_hpc.planner.network_cost import NetworkCost, Traffic
+from holmes_hpc.planner.overlap import Buckets, Overlap
 from holmes_hpc.planner.ownership import element_count, stage_units
 from holmes_hpc.planner.replicas import find_replicas
 from holmes_hpc.planner.schedules import edge_ranks, make_schedule, transfers
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.simulation import Prices, Timeline, simulate
 from holmes_hpc.planner.validation import peak_in_flight
-from holmes_hpc.values import ActionKind, Group, Pipeline, Prediction, Reduction, ScheduleChoice
+from holmes_hpc.values import Action, ActionKind, Group, Pipeline, Prediction, Reduction, Schedule, ScheduleChoice
 
 _GRADIENT_BYTES = 4
 PERIOD = 16
@@ -26,12 +30,16 @@ _STEP_COLLECTIVES = 3
 
 @dataclass(frozen=True)
 class Layout:
-    """A complete layout, without its prediction."""
+    """A complete layout, without its prediction.
+
+    `overlap` says what is exchanged under compute; None: every reduction stands alone at the end of the step.
+    """
 
     pipelines: tuple[Pipeline, ...]
     groups: tuple[Group, ...]
     reductions: tuple[Reduction, ...]
     micro_batch_size: int
+    overlap: Overlap | None = None
 
 
 def compute_cost(task: Task) -> ComputeCost:
@@ -43,7 +51,7 @@ def compute_cost(task: Task) -> ComputeCost:
 def predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
     """Simulate one step of a layout and return the figures of a plan."""
     cost, architecture, world = compute_cost(task), task.architecture, task.cluster.world_size
-    timeline, peaks = _run(task, layout, choice)
+    timeline, peaks = observe(task, layout, choice)
     memory = memory_gib_per_rank(cost, task.cluster, layout.pipelines, layout.micro_batch_size, peaks)
     seconds = timeline.step_seconds + _step_collectives(task, layout.groups[0])
     samples = task.settings.global_batch_size
@@ -60,21 +68,26 @@ def predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
 
 
 Peaks = Mapping[tuple[int, int, int], int]
+Row = TypeVar("Row")
 
 
-def _run(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timeline, Peaks]:
+def observe(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timeline, Peaks]:
     """Simulate a step; return what was seen, and the micro-batches in flight.
 
     Long steps of alike pipelines repeat themselves, so two shorter ones tell how long each further micro-batch takes.
     """
     counts = {pipeline.microbatches for pipeline in layout.pipelines}
     depth = max(len(pipeline.stages) for pipeline in layout.pipelines)
-    short = 2 * (depth + choice.warmup_extra * depth) + PERIOD
-    if len(counts) > 1 or choice.name == "gpipe" or min(counts) < 2 * (short + PERIOD):
+    # Interleaved pipelines repeat themselves after as many micro-batches as they have ranks.
+    ranks = depth // choice.chunks if choice.chunks > 1 else 1
+    period = PERIOD + -PERIOD % ranks
+    short = 2 * (depth + choice.warmup_extra * depth) + period
+    short += (min(counts) - short) % ranks
+    if len(counts) > 1 or choice.name == "gpipe" or min(counts) < 2 * (short + period):
         return _simulate(task, layout, choice)
     first, _ = _simulate(task, _with_microbatches(layout, short), choice)
-    second, peaks = _simulate(task, _with_microbatches(layout, short + PERIOD), choice)
-    periods = (min(counts) - short - PERIOD) / PERIOD
+    second, peaks = _simulate(task, _with_microbatches(layout, short + period), choice)
+    periods = (min(counts) - short - period) / period
     busy = {rank: seconds + periods * (seconds - first.busy_seconds[rank])
             for rank, seconds in second.busy_seconds.items()}
     return Timeline(second.step_seconds + periods * (second.step_seconds - first.step_seconds), busy), peaks
@@ -89,13 +102,39 @@ def _simulate(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timel
     if core_pools(task)[0]:
         # Ranks that queue for the same cores depend on all the others.
         schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, choice)
-        return simulate(schedule, layout.reductions, price(task, layout)), peak_in_flight(schedule)
+        prices = price(task, layout)
+        schedule = _with_gathers(schedule, layout.reductions, prices)
+        return simulate(schedule, layout.reductions, prices), peak_in_flight(schedule)
     replicas = find_replicas(task.cluster, layout.pipelines)
     few = dataclasses.replace(layout, pipelines=replicas.picked, reductions=replicas.restrict(layout.reductions))
-    schedule = make_schedule(few.pipelines, few.groups, few.reductions, choice)
-    timeline = simulate(schedule, few.reductions, replicas.fill_trunks(price(task, few)))
-    busy = {rank: timeline.busy_seconds[same] for rank, same in replicas.rank_like().items()}
-    return Timeline(timeline.step_seconds, busy), replicas.spread_peaks(peak_in_flight(schedule))
+    folded = fold(few.pipelines, few.groups, few.reductions, replicas.fill_trunks(price(task, few)),
+                  lambda rank: task.cluster.node_of(rank).slot, turns=choice.turns)
+    own = _of_pipelines(_of_pipelines(choice, replicas.chosen), folded.kept)
+    schedule = make_schedule(folded.pipelines, folded.groups, folded.reductions, own)
+    schedule = _with_gathers(schedule, folded.reductions, folded.prices)
+    timeline = simulate(schedule, folded.reductions, folded.prices)
+    busy = {rank: timeline.busy_seconds[folded.rank_like[same]] for rank, same in replicas.rank_like().items()}
+    peaks = folded.spread_peaks(few.pipelines, peak_in_flight(schedule))
+    return Timeline(timeline.step_seconds, busy), replicas.spread_peaks(peaks)
+
+
+def _with_gathers(schedule: Schedule, reductions: Sequence[Reduction], prices: Prices) -> Schedule:
+    """Return the schedule with the gathers that nothing hides, as the plan's has them."""
+    if prices.overlap_gathers or not prices.gathers:
+        return schedule
+    return dataclasses.replace(schedule, actions={
+        rank: (*actions, *(Action(ActionKind.GATHER, reduction=index) for index in sorted(prices.gathers, reverse=True)
+                           if rank in reductions[index].owners))
+        for rank, actions in schedule.actions.items()})
+
+
+def _of_pipelines(choice: ScheduleChoice, chosen: Sequence[int]) -> ScheduleChoice:
+    """Return a schedule's choice for some of the pipelines: the rows that it has for each."""
+    def pick(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+        return tuple(rows[p] for p in chosen) if len(rows) > 1 else rows
+
+    return dataclasses.replace(choice, hop_warmups=pick(choice.hop_warmups), stage_times=pick(choice.stage_times),
+                               hop_times=pick(choice.hop_times))
 
 
 def price(task: Task, layout: Layout) -> Prices:
@@ -108,31 +147,58 @@ def price(task: Task, layout: Layout) -> Prices:
             units = stage_units(task.architecture, pipeline, s)
             forward, backward = stage_seconds(task, cost, stage.ranks, units, layout.micro_batch_size)
             compute[ActionKind.FORWARD, p, s], compute[ActionKind.BACKWARD, p, s] = forward, backward
+            weight = weight_seconds(task, cost, stage.ranks, units, layout.micro_batch_size)
+            compute[ActionKind.BACKWARD_WEIGHT, p, s] = weight
+            compute[ActionKind.BACKWARD_INPUT, p, s] = backward - weight
     sizes = [_GRADIENT_BYTES * element_count(task.architecture, reduction.owns) for reduction in layout.reductions]
     reductions = [network.reduction(reduction, layout.groups, size)
                   for reduction, size in zip(layout.reductions, sizes, strict=True)]
     pools, cores = core_pools(task)
-    return Prices(compute, _messages(task, network, layout), reductions, _optimizer(task, cost, layout),
-                  pools, cores)
+    prices = Prices(compute, _messages(task, network, layout), reductions, _optimizer(task, cost, layout),
+                    pools, cores)
+    return prices if layout.overlap is None else _overlapped(task, network, layout, layout.overlap, prices)
+
+
+def _overlapped(task: Task, network: NetworkCost, layout: Layout, overlap: Overlap, prices: Prices) -> Prices:
+    """Return the prices with reductions in buckets under the backward, and gathers under the next forward."""
+    made = Buckets(task.architecture, layout.pipelines, layout.groups, network, overlap,
+                   compute_cost(task).element_bytes)
+    exchanged = [(index, reduction) for index, reduction in enumerate(layout.reductions)
+                 if any(len(layout.groups[i].ranks) > 1 for i in (*reduction.inner, *reduction.outer))]
+    buckets = {index: made.reduced(reduction) for index, reduction in exchanged}
+    if not overlap.overlap_grad_reduce:
+        buckets = {index: tuple(Bucket(bucket.traffic) for bucket in parts) for index, parts in buckets.items()}
+    gathers = {index: made.gathered(reduction) for index, reduction in exchanged if made.divides(reduction)}
+    updated = dict.fromkeys(prices.optimizer, 0.0)
+    for reduction in layout.reductions:
+        count = element_count(task.architecture, reduction.owns)
+        for group in ([layout.groups[i].ranks for i in reduction.inner] if made.divides(reduction)
+                      else [(owner,) for owner in reduction.owners]):
+            updated.update({rank: updated[rank] + count / len(group) for rank in group})
+    cost = compute_cost(task)
+    optimizer = {rank: cost.optimizer_seconds(task.cluster.node_of(rank), count) for rank, count in updated.items()}
+    return dataclasses.replace(prices, buckets=buckets, gathers=gathers, optimizer=optimizer,
+                               overlap_gathers=overlap.overlap_param_gather)
 
 
 def stage_seconds(task: Task, cost: ComputeCost, ranks: Sequence[int], units: tuple[str, ...],
                   samples: int) -> tuple[float, float]:
-    """Return forward and backward time of a stage: its slowest GPU's, and its tensor-parallel all-reduces."""
-    tensor = len(ranks)
+    """Return forward and backward time of a stage: its slowest GPU's, with its tensor ranks' sums."""
     nodes = list(dict.fromkeys(task.cluster.node_of(rank) for rank in ranks))
-    forward = max(cost.forward_seconds(node, units, samples, tensor) for node in nodes)
-    backward = max(cost.backward_seconds(node, units, samples, tensor) for node in nodes)
-    if tensor == 1:
-        return forward, backward
-    group = Group("tensor", tuple(ranks), task.cluster.shared_network(ranks))
-    size = task.architecture.boundary_bytes(samples, cost.element_bytes)
-    layers = sum(unit.startswith("layers.") for unit in units)
-    # Each layer's forward and backward sum their result over the tensor ranks twice.
-    # With sequence parallelism each sum is a gather and a scatter, which move as much.
-    exchange = 2 * layers * NetworkCost(task.machine).all_reduce(group, size).seconds
-    again = 2.0 if cost.recompute == "full" else 1.0
-    return forward + exchange, backward + again * exchange
+    ring = NetworkCost(task.machine).tensor_ring(ranks) if len(ranks) > 1 else None
+    times = [cost.directions(node, units, samples, len(ranks), ring) for node in nodes]
+    return max(each.forward for each in times), max(each.backward for each in times)
+
+
+def weight_seconds(task: Task, cost: ComputeCost, ranks: Sequence[int], units: tuple[str, ...],
+                   samples: int) -> float:
+    """Return the weight part of a stage's backward: the products that make the parameters' gradients.
+
+    The attention core, norms, tensor-parallel exchanges and what is recomputed belong to the input part.
+    """
+    nodes = list(dict.fromkeys(task.cluster.node_of(rank) for rank in ranks))
+    ring = NetworkCost(task.machine).tensor_ring(ranks) if len(ranks) > 1 else None
+    return max(cost.directions(node, units, samples, len(ranks), ring).backward_weight for node in nodes)
 
 
 def core_pools(task: Task) -> tuple[dict[int, str], dict[str, int]]:

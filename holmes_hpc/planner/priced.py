@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from dataclasses import dataclass
 
 from holmes_hpc.planner.groups import GroupRules, find_groups
 from holmes_hpc.planner.memory import USABLE_FRACTION
-from holmes_hpc.planner.predict import Layout, predict, price
+from holmes_hpc.planner.predict import Layout, predict
+from holmes_hpc.planner.schedule_choice import candidate_schedules, first_schedule, words_of
 from holmes_hpc.planner.schedules import slow_hops
 from holmes_hpc.planner.settings import Task
-from holmes_hpc.values import ActionKind, Pipeline, Prediction, ScheduleChoice
+from holmes_hpc.planner.work import Allowance
+from holmes_hpc.values import Pipeline, Prediction, ScheduleChoice
 from holmes_hpc.values.capabilities import unable
 
 WORTHWHILE = 0.99
 """Extra warm-up costs memory, so it has to save a hundredth of the step."""
+_MORE_WARMUP = 2
+"""Warm-up forwards that are tried beyond what a hop's delay asks for."""
 
 
 @dataclass(frozen=True)
@@ -35,67 +39,76 @@ class Priced:
     missing: tuple[str, ...] = ()
 
     @property
+    def plain_words(self) -> str:
+        """The words without those for the schedule."""
+        return self.words.removesuffix(f", {words_of(self.schedule)}")
+
+    @property
     def seconds(self) -> float:
         """The predicted seconds of a step."""
         return self.predicted.step_seconds
 
 
 def price_layout(task: Task, strategy: str, words: str, pipelines: tuple[Pipeline, ...], size: int,
-                 rules: GroupRules, warmup_extra: int | None = None) -> Priced:
-    """Simulate a layout with the asked schedule and return its price."""
+                 rules: GroupRules, chunks: int = 1, choice: ScheduleChoice | None = None) -> Priced:
+    """Simulate a layout and return its price, by default with the schedule that a layout is first looked at with."""
     groups, reductions = find_groups(task.architecture, task.cluster, pipelines, rules)
-    layout = Layout(pipelines, groups, reductions, size)
-    extra = (task.settings.warmup_extra or 0) if warmup_extra is None else warmup_extra
-    return price_schedule(task, strategy, words, layout, rules, extra)
+    layout = Layout(pipelines, groups, reductions, size, task.synchronization(strategy))
+    if choice is None:
+        # Zero bubble orders by the layout's own times.
+        needs_times = task.settings.schedule == "zero_bubble"
+        choice = candidate_schedules(task, layout, chunks)[0] if needs_times else first_schedule(task, chunks)
+    return price_schedule(task, strategy, words, layout, rules, choice)
 
 
 def price_schedule(task: Task, strategy: str, words: str, layout: Layout, rules: GroupRules,
-                   warmup_extra: int) -> Priced:
-    """Simulate a layout with so many extra warm-up forwards and return its price."""
-    choice = ScheduleChoice(task.settings.schedule, warmup_extra)
+                   choice: ScheduleChoice) -> Priced:
+    """Simulate a layout with a schedule and return its price."""
     predicted = predict(task, layout, choice)
     degrees = [[len(stage.ranks) for stage in pipeline.stages] for pipeline in layout.pipelines]
     missing = tuple(unable(degrees, choice.name, task.settings.recompute))
     return Priced(strategy, words, task, layout, rules, choice, predicted, memory_problem(task, predicted), missing)
 
 
-def with_warmup(priced: Priced, more: int = 0) -> list[Priced]:
-    """Return the layout with k = ceil(2 D / (F + B)) extra warm-up forwards, if that pays and fits.
+def with_schedules(priced: Priced, allowance: Allowance) -> list[Priced]:
+    """Return the layout with other schedules, extra warm-up and turns, each if it pays and fits.
 
-    D is the time of one message over the slowest hop, behind the others of its node; F and B are those of the
-    longest stage. Up to `more` forwards beyond that are tried as long as each pays.
+    Each has to beat the best so far, since all of them cost something: memory, or an order that is harder to follow.
+    At least one is tried, the others and more warm-up as long as there is work left.
     """
-    layout, task = priced.layout, priced.task
-    hops = slow_hops(layout.pipelines, layout.groups)
-    if not hops:
-        return []
-    first = _extra_forwards(task, layout, hops)
-    found: list[Priced] = []
-    for extra in range(first, first + 1 + more):
-        warmer = price_schedule(task, priced.strategy, f"{priced.words}, warm-up +{extra}", layout, priced.rules, extra)
-        if warmer.reason or warmer.seconds >= WORTHWHILE * (found[-1] if found else priced).seconds:
+    best, better = priced, []
+    choices = list(candidate_schedules(priced.task, priced.layout, priced.schedule.chunks)[1:])
+    for i, choice in enumerate(choices):
+        if i and allowance.units <= 0:
             break
-        found.append(warmer)
-    return found
+        other = _rescheduled(priced, choice, allowance)
+        if other.seconds < WORTHWHILE * best.seconds and not other.reason:
+            best = other
+            better.append(other)
+    for _ in range(_MORE_WARMUP):
+        warmer = one_warmer(best, allowance)
+        if not warmer or warmer[0].seconds >= WORTHWHILE * best.seconds:
+            break
+        best = warmer[0]
+        better.append(best)
+    return better
 
 
-def _extra_forwards(task: Task, layout: Layout, hops: set[tuple[int, int]]) -> int:
-    prices = price(task, layout)
-    delay = 0.0
-    crowds: dict[tuple[int, str], int] = {}
-    for p, s in hops:
-        key = s, task.cluster.node_of(layout.pipelines[p].stages[s].ranks[0]).slot
-        crowds[key] = crowds.get(key, 0) + 1
-    for p, s in hops:
-        pair = layout.pipelines[p].stages[s].ranks[0], layout.pipelines[p].stages[s + 1].ranks[0]
-        traffic = prices.messages[pair]
-        crowd = crowds[s, task.cluster.node_of(pair[0]).slot]
-        delay = max(delay, traffic.latency_seconds
-                    + max([traffic.seconds, *(crowd * busy for busy in traffic.busy.values())]))
-    period = max(prices.compute[ActionKind.FORWARD, p, s] + prices.compute[ActionKind.BACKWARD, p, s]
-                 for p, pipeline in enumerate(layout.pipelines) for s in range(len(pipeline.stages)))
-    most = max(pipeline.microbatches for pipeline in layout.pipelines)
-    return min(math.ceil(2 * delay / period), most)
+def one_warmer(priced: Priced, allowance: Allowance) -> list[Priced]:
+    """Return the layout with one more warm-up forward, whether or not that pays; nothing where it makes no sense."""
+    hops = slow_hops(priced.layout.pipelines, priced.layout.groups)
+    if (not hops or priced.task.settings.warmup_extra is not None or allowance.units <= 0
+            or priced.schedule.name == "gpipe"):
+        return []
+    choice = dataclasses.replace(priced.schedule, warmup_extra=priced.schedule.warmup_extra + 1, hop_warmups=())
+    warmer = _rescheduled(priced, choice, allowance)
+    return [] if warmer.reason else [warmer]
+
+
+def _rescheduled(priced: Priced, choice: ScheduleChoice, allowance: Allowance) -> Priced:
+    allowance.spend(priced.task, priced.layout.pipelines)
+    words = ", ".join(filter(None, (priced.plain_words, words_of(choice))))
+    return price_schedule(priced.task, priced.strategy, words, priced.layout, priced.rules, choice)
 
 
 def memory_problem(task: Task, predicted: Prediction) -> str:

@@ -27,3 +27,4 @@ class Proposal:
     fits: bool
     actions: int
     build: Callable[[], tuple[Pipeline, ...]]
+    chunks: int = 1

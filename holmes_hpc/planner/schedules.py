@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.ordering import FORWARD, Work, gpipe_policy, one_f_one_b_policy, order_work
+from holmes_hpc.planner.interleaving import goes_round, interleaved_orders
+from holmes_hpc.planner.ordering import FORWARD, WEIGHT, Work, order_work
+from holmes_hpc.planner.policies import Place, gpipe_policy, one_f_one_b_policy, row_of, zero_bubble_policy
+from holmes_hpc.planner.turns import take_turns
 from holmes_hpc.values import Action, ActionKind, Group, Pipeline, Plan, Reduction, Schedule, ScheduleChoice
 
-SCHEDULES = ("gpipe", "1f1b")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 
 
 def build_schedule(plan: Plan) -> Schedule:
@@ -16,23 +19,45 @@ def build_schedule(plan: Plan) -> Schedule:
 
     Raises PlanRefusedError for a schedule that this version cannot build.
     """
-    return make_schedule(plan.pipelines, plan.groups, plan.reductions, plan.schedule)
+    return make_schedule(plan.pipelines, plan.groups, plan.reductions, plan.schedule,
+                         sharded=plan.synchronization.sharded)
 
 
 def make_schedule(pipelines: Sequence[Pipeline], groups: Sequence[Group], reductions: Sequence[Reduction],
-                  choice: ScheduleChoice) -> Schedule:
-    """Return the schedule of a layout: see `build_schedule`, which takes the parts from a plan."""
-    if choice.name == "gpipe":
-        policy = gpipe_policy(pipelines)
-    elif choice.name == "1f1b":
-        policy = one_f_one_b_policy(pipelines, slow_hops(pipelines, groups), choice.warmup_extra)
-    else:
+                  choice: ScheduleChoice, *, sharded: bool = False) -> Schedule:
+    """Return the schedule of a layout: see `build_schedule`, which takes the parts from a plan.
+
+    With `sharded`, every rank gathers parameters after its optimizer's step.
+    """
+    actions = lower(pipelines, reductions, _orders(pipelines, groups, choice),
+                    split=choice.name == "zero_bubble", sharded=sharded)
+    return Schedule(choice.name, take_turns(pipelines, groups, actions) if choice.turns else actions)
+
+
+def _orders(pipelines: Sequence[Pipeline], groups: Sequence[Group],
+            choice: ScheduleChoice) -> Mapping[int, Sequence[Work]]:
+    if choice.name not in SCHEDULES:
         raise PlanRefusedError(f"parallel.schedule={choice.name}: this version cannot build it. "
-                               f"Set parallel.schedule to auto, {' or '.join(SCHEDULES)}.")
-    if choice.chunks != 1:
-        raise PlanRefusedError(f"parallel.chunks={choice.chunks}: this version has no interleaved schedule. "
-                               "Set parallel.chunks=1.")
-    return Schedule(choice.name, lower(pipelines, reductions, order_work(pipelines, policy)))
+                               f"Set parallel.schedule to auto, {', '.join(SCHEDULES[:-1])} or {SCHEDULES[-1]}.")
+    if choice.chunks != 1 and choice.name != "interleaved":
+        raise PlanRefusedError(f"parallel.chunks={choice.chunks} with parallel.schedule={choice.name}: only the "
+                               "interleaved schedule has chunks. Set parallel.chunks=1.")
+    if choice.name == "gpipe":
+        return order_work(pipelines, gpipe_policy(pipelines))
+    warmups = hop_warmups(pipelines, groups, choice)
+    if choice.name == "zero_bubble":
+        return order_work(pipelines, zero_bubble_policy(pipelines, warmups, choice))
+    if choice.chunks > 1 and goes_round(pipelines, choice.chunks):
+        return interleaved_orders(pipelines, choice.chunks, warmups)
+    return order_work(pipelines, one_f_one_b_policy(pipelines, warmups))
+
+
+def hop_warmups(pipelines: Sequence[Pipeline], groups: Sequence[Group], choice: ScheduleChoice) -> dict[Place, int]:
+    """Return how many more forwards run ahead upstream of which hop."""
+    if choice.hop_warmups:
+        return {(p, s): extra for p in range(len(pipelines))
+                for s, extra in enumerate(row_of(choice.hop_warmups, p)) if extra}
+    return dict.fromkeys(slow_hops(pipelines, groups), choice.warmup_extra) if choice.warmup_extra else {}
 
 
 def slow_hops(pipelines: Sequence[Pipeline], groups: Sequence[Group]) -> set[tuple[int, int]]:
@@ -65,19 +90,28 @@ def transfers(senders: Sequence[int], receivers: Sequence[int]) -> tuple[tuple[i
 
 
 def lower(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
-          orders: Mapping[int, Sequence[Work]]) -> dict[int, tuple[Action, ...]]:
+          orders: Mapping[int, Sequence[Work]], *, split: bool = False,
+          sharded: bool = False) -> dict[int, tuple[Action, ...]]:
     """Put transfers around the work, then every rank's reductions in the plan's order, then the optimizer.
 
     A receive stands right before the work that needs it and a send right after the work that made it; between
-    stages on the same rank there is neither.
+    stages on the same rank there is neither. With `split` a backward is its input part, and its weight part is work
+    of its own. A reduction stands where it ends: with overlap it begins as soon as its gradients are there. With
+    `sharded`, gathers follow the optimizer, first what the next forward uses first; a gather stands where it begins:
+    with overlap it ends where its parameters are used.
     """
     hops = _hops(pipelines)
     lowered = {}
     for rank, works in orders.items():
-        actions = [action for work in works for action in _lower_work(rank, work, hops)]
+        actions = [action for work in works for action in _lower_work(rank, work, hops, split)]
         actions += [Action(ActionKind.REDUCE, reduction=index)
                     for index, reduction in enumerate(reductions) if rank in reduction.owners]
-        lowered[rank] = (*actions, Action(ActionKind.OPTIMIZER))
+        actions.append(Action(ActionKind.OPTIMIZER))
+        if sharded:
+            actions += [Action(ActionKind.GATHER, reduction=index)
+                        for index, reduction in reversed(tuple(enumerate(reductions)))
+                        if rank in reduction.owners and reduction.divides]
+        lowered[rank] = tuple(actions)
     return lowered
 
 
@@ -96,10 +130,14 @@ def _hops(pipelines: Sequence[Pipeline]) -> Hops:
     return hops
 
 
-def _lower_work(rank: int, work: Work, hops: Hops) -> Iterator[Action]:
+def _lower_work(rank: int, work: Work, hops: Hops, split: bool) -> Iterator[Action]:
     kind, p, s, microbatch = work
+    if kind == WEIGHT:
+        yield Action(ActionKind.BACKWARD_WEIGHT, p, s, microbatch)
+        return
     forward = kind == FORWARD
-    compute = ActionKind.FORWARD if forward else ActionKind.BACKWARD
+    backward = ActionKind.BACKWARD_INPUT if split else ActionKind.BACKWARD
+    compute = ActionKind.FORWARD if forward else backward
     receive = ActionKind.RECEIVE_ACTIVATION if forward else ActionKind.RECEIVE_GRADIENT
     send = ActionKind.SEND_ACTIVATION if forward else ActionKind.SEND_GRADIENT
     for sender, receiver in hops.get((forward, p, s - 1 if forward else s + 1), ()):

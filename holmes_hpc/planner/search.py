@@ -11,10 +11,10 @@ from holmes_hpc.planner.asymmetric import RECOMPUTATIONS
 from holmes_hpc.planner.groups import GroupRules
 from holmes_hpc.planner.improve import improve
 from holmes_hpc.planner.manual import manual_pipelines
-from holmes_hpc.planner.priced import Priced, price_layout, with_warmup
+from holmes_hpc.planner.priced import Priced, price_layout, with_schedules
 from holmes_hpc.planner.proposals import Proposal
 from holmes_hpc.planner.settings import Task
-from holmes_hpc.planner.strategies import SEARCHED, degrees_of, propose_by, with_defaults
+from holmes_hpc.planner.strategies import degrees_of, names, propose_by, with_defaults
 from holmes_hpc.planner.work import Work
 from holmes_hpc.values import Rejected
 
@@ -23,7 +23,6 @@ _MOST_SIMULATED = 8
 _MOST_SIMULATED_OF_ALL = 40
 """Layouts of the search for unlike pipelines that are simulated."""
 _WARMUP_FINALISTS = 8
-_MORE_WARMUP = 2
 _WARMUP_SHARE = 0.5
 """Of the work, kept back for extra warm-up: across slow links it can turn the order of layouts."""
 
@@ -39,11 +38,11 @@ def search(task: Task, progress: Progress | None = None) -> tuple[Priced, tuple[
     """
     if task.settings.strategy == "manual":
         return _manual(task), ()
-    names = SEARCHED if task.settings.strategy == "auto" else (task.settings.strategy,)
+    searched = names() if task.settings.strategy == "auto" else (task.settings.strategy,)
     work = Work(task.settings.search_seconds, task.cluster.world_size, progress)
     priced: list[Priced] = []
-    refusals: dict[str, list[str]] = {name: [] for name in names}
-    for name in names:
+    refusals: dict[str, list[str]] = {name: [] for name in searched}
+    for name in searched:
         work.say(f"planning: {name}")
         own, found = with_defaults(task, name), []
         try:
@@ -94,10 +93,10 @@ def _is_memory(reason: str) -> bool:
 
 
 def _price_best(task: Task, proposals: Sequence[Proposal], work: Work, most: int) -> list[Priced]:
-    """Simulate the best estimates, then give the fastest of those extra warm-up where it pays."""
+    """Simulate the best estimates, then give the fastest of those other schedules where they pay."""
     ranked = sorted(proposals, key=lambda each: (not each.fits, each.estimate_seconds))[:2 * most]
     allowance = work.allowance()
-    warms_up = task.settings.schedule == "1f1b" and task.settings.warmup_extra is None
+    warms_up = task.settings.schedule != "gpipe"
     kept_back = _WARMUP_SHARE * allowance.units if warms_up else 0.0
     priced: list[Priced] = []
     seen: set[tuple[object, ...]] = set()
@@ -115,17 +114,14 @@ def _price_best(task: Task, proposals: Sequence[Proposal], work: Work, most: int
         seen.add(key)
         allowance.spend(proposal.task, pipelines)
         priced.append(price_layout(proposal.task, proposal.strategy, proposal.words, pipelines,
-                                   proposal.micro_batch_size, proposal.rules))
+                                   proposal.micro_batch_size, proposal.rules, proposal.chunks))
     if warms_up:
         # Layouts that swap equal fabrics take equally long, and one of them is enough.
         fitting = sorted({round(each.seconds, 12): each for each in reversed(priced) if not each.reason}.values(),
                          key=lambda each: each.seconds)
         for i, each in enumerate(fitting[:_WARMUP_FINALISTS]):
             if i == 0 or allowance.units > 0:
-                warmer = with_warmup(each, more=_MORE_WARMUP if allowance.units > 0 else 0)
-                for _ in range(1 + len(warmer)):
-                    allowance.spend(each.task, each.layout.pipelines)
-                priced += warmer
+                priced += with_schedules(each, allowance)
     return priced
 
 
@@ -151,8 +147,9 @@ def _manual(task: Task) -> Priced:
     priced = price_layout(task, "manual", words, pipelines, size, GroupRules(two_level=task.settings.two_level))
     if priced.reason:
         raise PlanRefusedError(priced.reason)
-    if task.settings.schedule == "1f1b" and task.settings.warmup_extra is None:
-        return min([priced, *with_warmup(priced)], key=lambda each: each.seconds)
+    if task.settings.schedule != "gpipe":
+        allowance = Work(task.settings.search_seconds, task.cluster.world_size).allowance()
+        return min([priced, *with_schedules(priced, allowance)], key=lambda each: each.seconds)
     return priced
 
 

@@ -7,12 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holmes_hpc import registry
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
 from holmes_hpc.planner.layer_split import LAYER_SPLITS
 from holmes_hpc.planner.schedules import SCHEDULES
+from holmes_hpc.values import Synchronization
 
+_BUCKET_MIB = 64.0
+"""Large enough that NCCL reaches its rate over a dozen ranks (Megatron takes 160 MB of gradients)."""
+_BUCKET_MIB_CPU = 2.0
+"""Gloo reaches its rate from 1 to 4 MB on; small models need several buckets to hide any."""
 STRATEGIES = ("auto", "holmes", "megatron", "flashflex", "manual")
 
 
@@ -26,6 +32,8 @@ class PlanSettings:
     data: int | None
     micro_batch_size: int | None
     schedule: str
+    chunks: int
+    turns: bool | None
     warmup_extra: int | None
     layer_split: str | tuple[int, ...]
     alpha: float
@@ -37,6 +45,10 @@ class PlanSettings:
     sequence_parallel: bool
     precision: str
     optimizer: str
+    sharded: bool
+    overlap_grad_reduce: bool | None
+    overlap_param_gather: bool | None
+    bucket_mib: float | None
     global_batch_size: int
     pipelines: tuple[Mapping[str, Any], ...]
 
@@ -44,25 +56,41 @@ class PlanSettings:
     def from_config(cls, config: Any) -> PlanSettings:
         """Read the settings. Raises ConfigurationError or PlanRefusedError for what cannot be planned."""
         parallel = config.parallel
-        if parallel.strategy not in STRATEGIES:
+        known = (*STRATEGIES, *registry.STRATEGIES)
+        if parallel.strategy not in known:
             raise PlanRefusedError(f"parallel.strategy={parallel.strategy}: this version cannot plan it. "
-                                   f"Set it to one of {', '.join(STRATEGIES)}.")
-        schedule = "1f1b" if parallel.schedule == "auto" else str(parallel.schedule)
-        if schedule not in SCHEDULES or parallel.chunks != 1:
-            raise PlanRefusedError(
-                f"parallel.schedule={parallel.schedule} with parallel.chunks={parallel.chunks}: this version cannot "
-                f"build it. Set parallel.schedule to auto, {' or '.join(SCHEDULES)}, and parallel.chunks=1.")
+                                   f"Set it to one of {', '.join(known)}.")
+        schedule = str(parallel.schedule)
+        if schedule == "auto" and parallel.chunks > 1:
+            schedule = "interleaved"
+        if schedule not in ("auto", *SCHEDULES):
+            raise PlanRefusedError(f"parallel.schedule={schedule}: this version cannot build it. "
+                                   f"Set it to one of auto, {', '.join(SCHEDULES)}.")
         return cls(
             strategy=str(parallel.strategy), tensor=parallel.tensor, pipeline=parallel.pipeline, data=parallel.data,
-            micro_batch_size=parallel.micro_batch_size, schedule=schedule,
+            micro_batch_size=parallel.micro_batch_size, schedule=schedule, chunks=int(parallel.chunks),
+            turns=parallel.turns,
             warmup_extra=_warmup_extra(parallel.warmup_extra), layer_split=_layer_split(parallel.layer_split),
             alpha=float(parallel.alpha), two_level=parallel.two_level is not False,
             recompute="none" if parallel.recompute == "auto" else str(parallel.recompute),
             search_recompute=parallel.recompute == "auto", leave_nodes_out=bool(parallel.leave_nodes_out),
             search_seconds=parallel.search_seconds, sequence_parallel=bool(parallel.sequence_parallel),
             precision=str(config.train.precision),
-            optimizer=str(config.optimizer.name), global_batch_size=int(config.train.global_batch_size),
+            optimizer=str(config.optimizer.name), sharded=bool(config.optimizer.sharded),
+            overlap_grad_reduce=parallel.overlap_grad_reduce, overlap_param_gather=parallel.overlap_param_gather,
+            bucket_mib=parallel.bucket_mib, global_batch_size=int(config.train.global_batch_size),
             pipelines=tuple(_plain(pipeline) for pipeline in parallel.pipelines or ()),
+        )
+
+    def synchronization(self, strategy: str, *, on_cpu: bool) -> Synchronization:
+        """Return how the ranks of a plan of `strategy` sum gradients: the baseline does not overlap by default."""
+        by_default = strategy != "megatron"
+        reduce, gather = self.overlap_grad_reduce, self.overlap_param_gather
+        return Synchronization(
+            sharded=self.sharded,
+            overlap_grad_reduce=by_default if reduce is None else reduce,
+            overlap_param_gather=self.sharded and (by_default if gather is None else gather),
+            bucket_mib=self.bucket_mib or (_BUCKET_MIB_CPU if on_cpu else _BUCKET_MIB),
         )
 
     def replace(self, **changes: Any) -> PlanSettings:
@@ -78,6 +106,11 @@ class Task:
     architecture: Architecture
     cluster: ClusterDescription
     machine: Machine
+
+    def synchronization(self, strategy: str) -> Synchronization:
+        """Return how the ranks of a plan of `strategy` sum gradients and update parameters."""
+        on_cpu = any(self.machine.gpu(node).name == "cpu" for node in self.cluster.nodes)
+        return self.settings.synchronization(strategy, on_cpu=on_cpu)
 
 
 def _warmup_extra(value: Any) -> int | None:

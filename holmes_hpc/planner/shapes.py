@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.groups import GroupRules
@@ -18,6 +18,7 @@ class Shape:
     """For every stage its data-parallel parts, each a tensor-parallel group; stages may differ in their number.
 
     `words` names the layout for people. `equal_pipelines` means that all pipelines take equally many micro-batches.
+    With `chunks` a rank has several stages, and `stages` lists them all in layer order.
     """
 
     strategy: str
@@ -25,6 +26,13 @@ class Shape:
     stages: tuple[tuple[Part, ...], ...]
     rules: GroupRules
     equal_pipelines: bool = False
+    chunks: int = 1
+
+    def in_chunks(self, chunks: int) -> Shape:
+        """Return the shape whose pipelines go round its stages `chunks` times."""
+        if chunks == 1:
+            return self
+        return replace(self, words=f"{self.words}, {chunks} chunks", stages=self.stages * chunks, chunks=chunks)
 
 
 def tensor_degrees(task: Task) -> tuple[int, ...]:

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holmes_hpc.planner.network_cost import Resource, Traffic
+from holmes_hpc.planner.collectives import Bucket, Collectives, last_backwards
+from holmes_hpc.planner.links import Flow, Links
+from holmes_hpc.planner.network_cost import Traffic
 from holmes_hpc.values import Action, ActionKind, Reduction, Schedule
 
 _SENDS = {ActionKind.SEND_ACTIVATION: (ActionKind.RECEIVE_ACTIVATION, 1),
           ActionKind.SEND_GRADIENT: (ActionKind.RECEIVE_GRADIENT, -1)}
 _RECEIVES = (ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT)
-_COMPUTE = (ActionKind.FORWARD, ActionKind.BACKWARD, ActionKind.OPTIMIZER)
+_COMPUTE = (ActionKind.FORWARD, ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT)
 Message = tuple[ActionKind, int, int, int, int, int]
+Transfer = tuple[str, float, Callable[[float], None]]
+"""What it is, when it began, whom to tell when it has moved."""
 
 
 @dataclass(frozen=True)
 class Prices:
-    """What every action costs.
+    """What every action costs. This is all that the simulation knows of a machine.
 
-    `compute[kind, pipeline, stage]` in seconds; `messages[sender, receiver]`; `reductions[index]`;
-    `optimizer[rank]` in seconds. `core_pools[rank]` names the pool of CPU cores that computes for a rank, and
-    `cores[pool]` their number; a rank with a device of its own has no pool.
+    `compute[kind, pipeline, stage]` in seconds, tensor-parallel exchanges, recomputation and launches included;
+    `messages[sender, receiver]`; `reductions[index]`; `optimizer[rank]` in seconds. `core_pools[rank]` names the pool
+    of CPU cores that computes for a rank, and `cores[pool]` their number; a rank with a device of its own has no pool.
+
+    `buckets[index]` are the parts of a reduction that start under the backward, each as soon as its gradients are
+    there on all owners; without them the reduction starts where its action stands. `gathers[index]` are the parts of
+    the gather of parameters after the optimizer's step: with `overlap_gathers` they run from the start of the step,
+    which then stands for those of the step before, under the forwards that need them; without, at its end.
     """
 
     compute: Mapping[tuple[ActionKind, int, int], float]
@@ -31,75 +41,147 @@ class Prices:
     optimizer: Mapping[int, float]
     core_pools: Mapping[int, str] = field(default_factory=dict)
     cores: Mapping[str, int] = field(default_factory=dict)
+    buckets: Mapping[int, Sequence[Bucket]] = field(default_factory=dict)
+    gathers: Mapping[int, Sequence[Bucket]] = field(default_factory=dict)
+    overlap_gathers: bool = False
+    token_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """What the simulation saw: seconds of the whole step, and of compute by rank."""
+    """What the simulation saw: seconds of the whole step, of compute by rank; with a trace every action's times.
+
+    `records` are (rank, action, start, end), receives and reductions counted from when the rank waits for them;
+    `transfers` are (what, start, end) of what links carried: `0>4 F0.0.3` for messages, `R2` and `G2` for parts of
+    reductions and gathers.
+    """
 
     step_seconds: float
     busy_seconds: Mapping[int, float]
+    records: Sequence[tuple[int, Action, float, float]] = ()
+    transfers: Sequence[tuple[str, float, float]] = ()
 
 
-def simulate(schedule: Schedule, reductions: Sequence[Reduction], prices: Prices) -> Timeline:
+def simulate(schedule: Schedule, reductions: Sequence[Reduction], prices: Prices, *, trace: bool = False) -> Timeline:
     """Run the action lists and return when the last rank ends.
 
-    Sends never block their rank. Messages and reductions that share a NIC or a trunk pass one after the other.
-    Ranks that share CPU cores queue for them.
+    Sends never block their rank; the messages of one pair of ranks travel one after the other, and everything that
+    shares a NIC or a trunk shares its time. The optimizer starts on all ranks together, since it needs the norm of all
+    gradients. Ranks that share CPU cores queue for them.
     """
-    return _Simulation(schedule, reductions, prices).run()
+    return _Simulation(schedule, reductions, prices, trace).run()
 
 
 class _Simulation:
-    def __init__(self, schedule: Schedule, reductions: Sequence[Reduction], prices: Prices) -> None:
-        self.actions, self.reductions, self.prices = schedule.actions, reductions, prices
+    def __init__(self, schedule: Schedule, reductions: Sequence[Reduction], prices: Prices, trace: bool) -> None:
+        self.actions, self.prices, self.trace = schedule.actions, prices, trace
         self.position = dict.fromkeys(self.actions, 0)
         self.busy = dict.fromkeys(self.actions, 0.0)
-        self.arrivals: dict[Message, float] = {}
-        self.waiting: dict[Message, tuple[float, int]] = {}
-        self.entered: dict[int, list[tuple[float, int]]] = {}
-        self.free: dict[Resource, float] = {}
+        self.began = dict.fromkeys(self.actions, 0.0)
+        self.arrived: set[Message] = set()
+        self.waiting: dict[Message, int] = {}
+        self.closed = _closed_by_turns(schedule)
+        self.pairs: dict[tuple[int, int], deque[Message]] = {}
+        self.at_optimizer: list[int] = []
+        self.links = Links()
+        self.moving: dict[int, Transfer] = {}
+        self.sequence = 0
+        self.queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self.cores = {pool: [0.0] * count for pool, count in prices.cores.items()}
-        self.queue: list[tuple[float, int]] = [(0.0, rank) for rank in sorted(self.actions)]
+        self.collectives = Collectives(schedule, reductions, prices.reductions, prices.buckets, prices.gathers,
+                                       prices.overlap_gathers, self._move, self._advance)
+        self.last = last_backwards(schedule) if prices.buckets else {}
         self.end = 0.0
+        self.records: list[tuple[int, Action, float, float]] = []
+        self.transfers: list[tuple[str, float, float]] = []
 
     def run(self) -> Timeline:
-        heapq.heapify(self.queue)
+        self.collectives.begin()
+        for rank in sorted(self.actions):
+            self._at(0.0, self._advance, rank)
         while self.queue:
-            now, rank = heapq.heappop(self.queue)
-            self._advance(now, rank)
-        return Timeline(self.end, self.busy)
+            now, _, call, arguments = heapq.heappop(self.queue)
+            call(now, *arguments)
+        stuck = [rank for rank, at in self.position.items() if at < len(self.actions[rank])]
+        if stuck:
+            rank = stuck[0]
+            raise ValueError(f"rank {rank} waits for ever at {self.actions[rank][self.position[rank]]}")
+        return Timeline(self.end, self.busy, self.records, self.transfers)
+
+    def _at(self, time: float, call: Callable[..., None], *arguments: object) -> None:
+        self.sequence += 1
+        heapq.heappush(self.queue, (time, self.sequence, call, arguments))
 
     def _advance(self, now: float, rank: int) -> None:
         """Run a rank's actions from `now` until one takes time or has to wait."""
-        actions = self.actions[rank]
-        while self.position[rank] < len(actions):
-            action = actions[self.position[rank]]
-            if action.kind in _RECEIVES:
-                key = (action.kind, action.pipeline, action.stage, action.microbatch, action.peer, rank)
-                arrival = self.arrivals.get(key)
-                if arrival is None:
-                    self.waiting[key] = (now, rank)
-                    return
-                if arrival > now:
-                    heapq.heappush(self.queue, (arrival, rank))
-                    return
-            self.position[rank] += 1
-            if action.kind in _COMPUTE:
-                heapq.heappush(self.queue, (self._compute(now, rank, action), rank))
+        actions, position = self.actions[rank], self.position
+        while position[rank] < len(actions):
+            action = actions[position[rank]]
+            if not self._goes_on(now, rank, action):
                 return
-            if action.kind in _SENDS:
-                self._send(now, rank, action)
-            elif action.kind is ActionKind.REDUCE:
-                self._enter(now, rank, action.reduction)
-                return
+            self._done(now, rank, action)
         self.end = max(self.end, now)
 
-    def _compute(self, now: float, rank: int, action: Action) -> float:
-        if action.kind is ActionKind.OPTIMIZER:
-            seconds = self.prices.optimizer[rank]
+    def _done(self, now: float, rank: int, action: Action) -> None:
+        self.position[rank] += 1
+        if self.trace:
+            self.records.append((rank, action, self.began[rank], now))
+        self.began[rank] = now
+
+    def _goes_on(self, now: float, rank: int, action: Action) -> bool:
+        """Do what an action does at once; return whether the rank may go on to the next."""
+        kind = action.kind
+        if kind in _COMPUTE:
+            return self._compute(now, rank, action)
+        if kind in _RECEIVES:
+            key = (kind, action.pipeline, action.stage, action.microbatch, action.peer, rank)
+            return self._has(key, rank)
+        if kind in _SENDS:
+            self._send(now, rank, action)
+            return True
+        if kind is ActionKind.TAKE_TURN:
+            return self._take_turn(now, rank, action)
+        if kind is ActionKind.PASS_TURN:
+            self._at(now + self.prices.token_seconds, self._arrive, _token(rank, action.peer))
+            return True
+        if kind is ActionKind.REDUCE:
+            return self.collectives.is_reduced(now, rank, action.reduction)
+        if kind is ActionKind.GATHER:
+            return self.prices.overlap_gathers or self.collectives.is_gathered(now, rank, action.reduction)
+        return self._optimize(now, rank)
+
+    def _has(self, key: Message, rank: int) -> bool:
+        if key in self.arrived:
+            return True
+        self.waiting[key] = rank
+        return False
+
+    def _take_turn(self, now: float, rank: int, action: Action) -> bool:
+        if not self._has(_token(action.peer, rank), rank):
+            return False
+        for pair in self.closed.pop((rank, action.pipeline, action.stage, action.microbatch)):
+            self._next_message(now, pair)
+        return True
+
+    def _compute(self, now: float, rank: int, action: Action) -> bool:
+        place = action.pipeline, action.stage
+        if action.kind is ActionKind.FORWARD and not self.collectives.is_gathered_for(rank, place):
+            return False
+        seconds = self.prices.compute[action.kind, action.pipeline, action.stage]
+        if action.kind is ActionKind.FORWARD and self.collectives.needs_gathers(rank, place):
+            # It began when its first layers were there, and only now all of it is known.
+            at_best = self._occupy(self.began[rank], rank, seconds)
+            end = max(now, at_best, self.collectives.forward_end(rank, place, seconds))
         else:
-            seconds = self.prices.compute[action.kind, action.pipeline, action.stage]
+            end = self._occupy(now, rank, seconds)
+        if self.last.get((rank, place)) == self.position[rank]:
+            for fraction, index, bucket in self.collectives.ready_after(rank, place):
+                self._at(end - (1 - fraction) * seconds, self.collectives.enter, index, bucket, rank)
+        self._at(end, self._finish_compute, rank, action)
+        return False
+
+    def _occupy(self, now: float, rank: int, seconds: float) -> float:
+        """Compute for some seconds, on the rank's device or behind others on the cores; return the end."""
         self.busy[rank] += seconds
         pool = self.prices.core_pools.get(rank)
         if pool is None:
@@ -108,28 +190,85 @@ class _Simulation:
         heapq.heapreplace(self.cores[pool], end)
         return end
 
+    def _finish_compute(self, now: float, rank: int, action: Action) -> None:
+        self._done(now, rank, action)
+        self._advance(now, rank)
+
+    def _optimize(self, now: float, rank: int) -> bool:
+        """Wait for all ranks, then let each take its optimizer's time."""
+        self.at_optimizer.append(rank)
+        if len(self.at_optimizer) == len(self.actions):
+            for each in sorted(self.at_optimizer):
+                end = self._occupy(now, each, self.prices.optimizer[each])
+                self._at(end, self._finish_compute, each, self.actions[each][self.position[each]])
+        return False
+
     def _send(self, now: float, rank: int, action: Action) -> None:
         receive, direction = _SENDS[action.kind]
-        end = self._pass(now, self.prices.messages[rank, action.peer])
         key = (receive, action.pipeline, action.stage + direction, action.microbatch, rank, action.peer)
-        self.arrivals[key] = end
-        if key in self.waiting:
-            since, receiver = self.waiting.pop(key)
-            heapq.heappush(self.queue, (max(since, end), receiver))
+        pair = rank, action.peer
+        waiting = self.pairs.setdefault(pair, deque())
+        waiting.append(key)
+        if len(waiting) == 1:
+            self._next_message(now, pair)
 
-    def _enter(self, now: float, rank: int, index: int) -> None:
-        """Wait at a reduction; the last owner to come starts it, and all leave it together."""
-        entered = self.entered.setdefault(index, [])
-        entered.append((now, rank))
-        if len(entered) == len(self.reductions[index].owners):
-            end = self._pass(max(at for at, _ in entered), self.prices.reductions[index])
-            for _, owner in entered:
-                heapq.heappush(self.queue, (end, owner))
+    def _next_message(self, now: float, pair: tuple[int, int]) -> None:
+        """Start the first message of a pair, unless its receiver has not got its turn yet."""
+        waiting = self.pairs.get(pair)
+        if not waiting:
+            return
+        kind, p, s, microbatch, _, receiver = key = waiting[0]
+        gate = self.closed.get((receiver, p, s, microbatch)) if kind is ActionKind.RECEIVE_ACTIVATION else None
+        if gate is not None:
+            gate.add(pair)
+            return
+        letter = "F" if kind is ActionKind.RECEIVE_ACTIVATION else "B"
+        traffic = self.prices.messages[pair]
 
-    def _pass(self, now: float, traffic: Traffic) -> float:
-        """Let traffic through everything that it shares and return when it has arrived."""
-        start = max([now, *(self.free.get(key, 0.0) for key in traffic.busy)])
-        for key, seconds in traffic.busy.items():
-            self.free[key] = start + seconds
-        longest = max([traffic.seconds, *traffic.busy.values()])
-        return start + longest + traffic.latency_seconds
+        def moved(end: float) -> None:
+            waiting.popleft()
+            self._at(end + traffic.latency_seconds, self._arrive, key)
+            self._next_message(end, pair)
+
+        self._move(now, traffic, moved, f"{pair[0]}>{pair[1]} {letter}{p}.{s}.{microbatch}")
+
+    def _arrive(self, now: float, key: Message) -> None:
+        self.arrived.add(key)
+        rank = self.waiting.pop(key, None)
+        if rank is not None:
+            self._advance(now, rank)
+
+    def _move(self, now: float, traffic: Traffic, moved: Callable[[float], None], what: str) -> None:
+        """Let traffic through everything that it shares, then call `moved`; its latency is the caller's."""
+        if not traffic.busy:
+            self._at(now + traffic.seconds, self._end_transfer, (what, now, moved))
+            return
+        self.sequence += 1
+        self.moving[self.sequence] = what, now, moved
+        self._reschedule(self.links.start(self.sequence, now, traffic))
+
+    def _reschedule(self, flows: Sequence[Flow]) -> None:
+        for flow in flows:
+            self._at(flow.end, self._end_flow, flow, flow.changes)
+
+    def _end_flow(self, now: float, flow: Flow, changes: int) -> None:
+        if flow.changes == changes:
+            self._reschedule(self.links.finish(flow.number, now))
+            self._end_transfer(now, self.moving.pop(flow.number))
+
+    def _end_transfer(self, now: float, transfer: Transfer) -> None:
+        what, began, moved = transfer
+        if self.trace:
+            self.transfers.append((what, began, now))
+        moved(now)
+
+
+def _token(giver: int, taker: int) -> Message:
+    return ActionKind.TAKE_TURN, -1, -1, -1, giver, taker
+
+
+def _closed_by_turns(schedule: Schedule) -> dict[tuple[int, int, int, int], set[tuple[int, int]]]:
+    """Return, by receiver and place, what waits for a turn: pairs of ranks, none yet."""
+    return {(rank, action.pipeline, action.stage, action.microbatch): set()
+            for rank, actions in schedule.actions.items() for action in actions
+            if action.kind is ActionKind.TAKE_TURN}

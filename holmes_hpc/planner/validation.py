@@ -10,6 +10,9 @@ from holmes_hpc.values import Action, ActionKind, Pipeline, Reduction, Schedule
 _SENDS = {ActionKind.SEND_ACTIVATION: ActionKind.RECEIVE_ACTIVATION,
           ActionKind.SEND_GRADIENT: ActionKind.RECEIVE_GRADIENT}
 _RECEIVES = set(_SENDS.values())
+_WHOLE = {ActionKind.FORWARD, ActionKind.BACKWARD}
+_PARTS = {ActionKind.FORWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT}
+_INPUT_BACKWARDS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
 Message = tuple[ActionKind, int, int, int, int, int]
 
 
@@ -23,7 +26,7 @@ def schedule_problems(pipelines: Sequence[Pipeline], reductions: Sequence[Reduct
 def peak_in_flight(schedule: Schedule) -> dict[tuple[int, int, int], int]:
     """Return the most micro-batches alive at a time, by (rank, pipeline, stage), when that rank's sum is largest.
 
-    A micro-batch lives from its forward to the end of its backward.
+    A micro-batch lives from its forward to the end of its backward, or of the weight part of its backward.
     """
     peaks: dict[tuple[int, int, int], int] = {}
     for rank, actions in schedule.actions.items():
@@ -36,7 +39,7 @@ def peak_in_flight(schedule: Schedule) -> dict[tuple[int, int, int], int]:
                 total += 1
                 if total > most:
                     most, best = total, alive.copy()
-            elif action.kind is ActionKind.BACKWARD:
+            elif action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT):
                 alive[rank, action.pipeline, action.stage] -= 1
                 total -= 1
         peaks.update(best)
@@ -44,19 +47,23 @@ def peak_in_flight(schedule: Schedule) -> dict[tuple[int, int, int], int]:
 
 
 def _missing_work(pipelines: Sequence[Pipeline], schedule: Schedule) -> list[str]:
-    """Every forward and backward stands exactly once on every rank of its stage, and nowhere else."""
+    """Every forward and backward stands exactly once on every rank of its stage, and nowhere else.
+
+    A schedule with any split backward splits them all.
+    """
+    split = any(action.kind in _PARTS - _WHOLE for actions in schedule.actions.values() for action in actions)
     expected = {
         (rank, kind, p, s, microbatch)
         for p, pipeline in enumerate(pipelines)
         for s, stage in enumerate(pipeline.stages)
         for rank in stage.ranks
         for microbatch in range(pipeline.microbatches)
-        for kind in (ActionKind.FORWARD, ActionKind.BACKWARD)
+        for kind in (_PARTS if split else _WHOLE)
     }
     found = Counter(
         (rank, action.kind, action.pipeline, action.stage, action.microbatch)
         for rank, actions in schedule.actions.items() for action in actions
-        if action.kind in (ActionKind.FORWARD, ActionKind.BACKWARD)
+        if action.kind in _PARTS | _WHOLE
     )
     problems = [f"rank {key[0]} runs {_name(key)} {count} times" for key, count in found.items() if count > 1]
     problems += [f"rank {key[0]} never runs {_name(key)}" for key in sorted(expected - set(found))]
@@ -69,36 +76,43 @@ def _name(key: tuple[int, ActionKind, int, int, int]) -> str:
 
 
 def _wrong_reductions(reductions: Sequence[Reduction], schedule: Schedule) -> list[str]:
-    """Every owner reduces what it owns once, in the plan's order, and ends with the optimizer."""
+    """Every owner reduces what it owns once, in the plan's order; the optimizer follows, and then only gathers."""
     problems = []
     for rank, actions in schedule.actions.items():
         expected = [i for i, reduction in enumerate(reductions) if rank in reduction.owners]
         found = [action.reduction for action in actions if action.kind is ActionKind.REDUCE]
         if found != expected:
             problems.append(f"rank {rank} reduces {found}, and owns {expected}")
-        if [str(action) for action in actions].count("O") != 1 or str(actions[-1]) != "O":
+        last = [action for action in actions if action.kind is not ActionKind.GATHER][-1:]
+        if [action.kind for action in actions].count(ActionKind.OPTIMIZER) != 1 or [str(a) for a in last] != ["O"]:
             problems.append(f"rank {rank} does not end with its one optimizer step")
     return problems
 
 
 def _execute(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction], schedule: Schedule) -> list[str]:
-    """Run the action lists with tokens for messages: whatever cannot go on is stuck."""
+    """Run the action lists with tokens for messages: whatever cannot go on is stuck.
+
+    The owners of a reduction meet in it, and the tensor-parallel ranks of a stage in all of its forwards and
+    backwards.
+    """
     position = dict.fromkeys(schedule.actions, 0)
     messages: Counter[Message] = Counter()
     done: set[tuple[int, ActionKind, int, int, int]] = set()
-    arrived: Counter[int] = Counter()
-    entered: set[tuple[int, int]] = set()
+    arrived: Counter[str] = Counter()
+    entered: set[tuple[int, str]] = set()
     moving = True
     while moving:
         moving = False
         for rank, actions in schedule.actions.items():
             while position[rank] < len(actions):
                 action = actions[position[rank]]
-                if action.kind is ActionKind.REDUCE and (rank, action.reduction) not in entered:
-                    entered.add((rank, action.reduction))
-                    arrived[action.reduction] += 1
+                if not _can_start(rank, action, pipelines, messages, done):
+                    break
+                if (rank, str(action)) not in entered:
+                    entered.add((rank, str(action)))
+                    arrived[str(action)] += 1
                     moving = True
-                if not _can_run(rank, action, pipelines, reductions, messages, done, arrived):
+                if arrived[str(action)] < _meeting(action, pipelines, reductions):
                     break
                 _run(rank, action, messages, done)
                 position[rank] += 1
@@ -108,23 +122,33 @@ def _execute(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction], sch
     return stuck + [f"message {message} is never received" for message, count in messages.items() if count]
 
 
-def _can_run(rank: int, action: Action, pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
-             messages: Counter[Message], done: set[tuple[int, ActionKind, int, int, int]],
-             arrived: Counter[int]) -> bool:
+def _meeting(action: Action, pipelines: Sequence[Pipeline], reductions: Sequence[Reduction]) -> int:
+    """Return how many ranks have to be at an action before one of them can end it."""
+    if action.kind is ActionKind.REDUCE:
+        return len(reductions[action.reduction].owners)
+    if action.kind in (ActionKind.FORWARD, ActionKind.BACKWARD):
+        return len(pipelines[action.pipeline].stages[action.stage].ranks)
+    return 1
+
+
+def _can_start(rank: int, action: Action, pipelines: Sequence[Pipeline], messages: Counter[Message],
+               done: set[tuple[int, ActionKind, int, int, int]]) -> bool:
     p, s, microbatch = action.pipeline, action.stage, action.microbatch
     if action.kind in _RECEIVES:
         return messages[action.kind, p, s, microbatch, action.peer, rank] > 0
-    if action.kind is ActionKind.REDUCE:
-        return arrived[action.reduction] == len(reductions[action.reduction].owners)
     if action.kind is ActionKind.FORWARD:
         return s == 0 or _has_input(rank, action, pipelines[p].stages[s - 1].ranks, done)
-    if action.kind is ActionKind.BACKWARD:
+    if action.kind is ActionKind.BACKWARD_WEIGHT:
+        return (rank, ActionKind.BACKWARD_INPUT, p, s, microbatch) in done
+    if action.kind is ActionKind.TAKE_TURN:
+        return messages[ActionKind.TAKE_TURN, -1, -1, -1, action.peer, rank] > 0
+    if action.kind in _INPUT_BACKWARDS:
         last = s == len(pipelines[p].stages) - 1
         own = (rank, ActionKind.FORWARD, p, s, microbatch) in done
         return own and (last or _has_input(rank, action, pipelines[p].stages[s + 1].ranks, done))
     if action.kind in _SENDS:
-        made = ActionKind.FORWARD if action.kind is ActionKind.SEND_ACTIVATION else ActionKind.BACKWARD
-        return (rank, made, p, s, microbatch) in done
+        made = (ActionKind.FORWARD,) if action.kind is ActionKind.SEND_ACTIVATION else _INPUT_BACKWARDS
+        return any((rank, kind, p, s, microbatch) in done for kind in made)
     return True
 
 
@@ -147,4 +171,8 @@ def _run(rank: int, action: Action, messages: Counter[Message],
         messages[_SENDS[action.kind], p, to, microbatch, rank, action.peer] += 1
     elif action.kind in _RECEIVES:
         messages[action.kind, p, s, microbatch, action.peer, rank] -= 1
+    elif action.kind is ActionKind.PASS_TURN:
+        messages[ActionKind.TAKE_TURN, -1, -1, -1, rank, action.peer] += 1
+    elif action.kind is ActionKind.TAKE_TURN:
+        messages[ActionKind.TAKE_TURN, -1, -1, -1, action.peer, rank] -= 1
     done.add((rank, action.kind, p, s, microbatch))

@@ -35,7 +35,7 @@ class Allowance:
 class Work:
     """The work of a whole search, divided between its parts; and who is told about it."""
 
-    def __init__(self, seconds: float | None, ranks: int, progress: Callable[[str], None] | None) -> None:
+    def __init__(self, seconds: float | None, ranks: int, progress: Callable[[str], None] | None = None) -> None:
         self.ranks = ranks
         asked = _UNITS_LEAST + 2 * _UNITS_A_RANK * ranks
         self.units = asked if seconds is None else seconds * _UNITS_A_SECOND / _STRATEGIES

@@ -1,9 +1,10 @@
 """The run folder: its layout, its writers and readers."""
 
 from holmes_hpc.runs.folder import RunFolder
-from holmes_hpc.runs.job import write_job
+from holmes_hpc.runs.job import update_job, write_job
 from holmes_hpc.runs.metrics import MetricsWriter, read_json_lines
-from holmes_hpc.runs.result import heal, read_metrics, read_result, write_result
+from holmes_hpc.runs.result import heal, last_metrics, read_metrics, read_result, write_result
+from holmes_hpc.runs.starts import Start
 
-__all__ = ["MetricsWriter", "RunFolder", "heal", "read_json_lines", "read_metrics", "read_result",
-           "write_job", "write_result"]
+__all__ = ["MetricsWriter", "RunFolder", "Start", "heal", "last_metrics", "read_json_lines", "read_metrics",
+           "read_result", "update_job", "write_job", "write_result"]

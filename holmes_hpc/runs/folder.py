@@ -120,9 +120,34 @@ class RunFolder:
         """Return the file in which a rank that fails says why."""
         return self.ranks / f"rank-{rank}.error.json"
 
+    def beat_path(self, rank: int) -> Path:
+        """Return the file in which a rank gives signs of life."""
+        return self.ranks / f"rank-{rank}.beat"
+
     def restart_plan_path(self, restart: int) -> Path:
-        """Return the file of the plan that the run made at its restart with this number (from 0)."""
+        """Return the file of the plan that the run made at its restart with this number (from 1 on)."""
         return self.path / f"plan-{restart}.json"
+
+    @property
+    def starts(self) -> Path:
+        """The folder of what the ranks of each start of a Slurm job told each other."""
+        return self.path / "starts"
+
+    @property
+    def excluded_path(self) -> Path:
+        """The nodes that the job goes without from its next start on."""
+        return self.path / "excluded.json"
+
+    @property
+    def rendezvous_path(self) -> Path:
+        """Where rank 0 says how to reach it."""
+        return self.path / "rendezvous.json"
+
+    def forget_attempt(self) -> None:
+        """Remove what the last attempt of a run that goes on left for its own ranks and readers."""
+        for path in (self.rendezvous_path, self.result_path, *self.ranks.glob("rank-*.error.json"),
+                     *self.ranks.glob("rank-*.beat")):
+            path.unlink(missing_ok=True)
 
     def write_json(self, path: Path, value: Any) -> None:
         """Write a JSON file of this run whole; raises as `files.storage_error` says."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import pwd
+import re
 import socket
 import subprocess
 import sys
@@ -19,18 +20,30 @@ from holmes_hpc.runs.folder import RunFolder
 
 _PACKAGES = ("torch", "hydra-core", "omegaconf", "submitit", "pandas", "numpy")
 _GIT_SECONDS = 5.0
+_TOLD = re.compile(
+    r"(SLURM|SBATCH|SRUN|NCCL|GLOO|TORCH|PYTORCH|CUDA|NVIDIA|OMP|MKL|KMP|UCX|FI|HYDRA|HOLMES|CONDA|PYTHON)_.*"
+    r"|PYTHON(PATH|HASHSEED)|VIRTUAL_ENV|LD_(LIBRARY_PATH|PRELOAD)|PATH|LOADEDMODULES|LANG|TZ"
+)
+_SECRET = re.compile(
+    r"TOKEN(?!S|IZ)|SECRET|PASS(WD|WORD|PHRASE)|CREDENTIAL|APIKEY|(^|[_.])(API|AUTH|JWT|COOKIE|KEYS?|PWD)([_.]|$)",
+    re.IGNORECASE,
+)
+_ASSIGNMENT = re.compile(r"([\w.+~-]+)=('[^']*'|\"[^\"]*\"|[^\s,'\"\]}]+)")
+_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_HIDDEN = "***"
 
 
 def write_job(folder: RunFolder, ranks: Sequence[tuple[int, str, int | None]] = (), *,
               command: Sequence[str] | None = None, emulated: bool | None = None,
               job_id: str | None = None, components: Sequence[Mapping[str, Any]] = (),
-              restarts: int = 0) -> None:
+              restarts: int = 0, environment: Mapping[str, str] | None = None) -> None:
     """Write job.json for the calling process, the run's main process.
 
     `ranks` holds (rank, node, pid as seen from outside or None); `job_id` and `components` are Slurm's;
     `command` defaults to this process's arguments. A later call by the same process replaces the ranks alone.
-    Make the first before ranks start, so that a run that is killed while it starts can be healed. No
-    environment is recorded. Raises as `files.storage_error` says.
+    Make the first before ranks start, so that a run that is killed while it starts can be healed. Of
+    `environment` is recorded what `told_environment` lets through, and the command without values that are secrets
+    by their names. Raises as `files.storage_error` says.
     """
     rows = [{"rank": rank, "node": node, "pid": pid} for rank, node, pid in ranks]
     job = read_json(folder.job_path)
@@ -48,11 +61,40 @@ def write_job(folder: RunFolder, ranks: Sequence[tuple[int, str, int | None]] = 
         "main_start": start,
         "host": socket.gethostname(),
         "user": _user_name(),
-        "command": list(sys.argv if command is None else command),
+        "command": [_without_secrets(word) for word in (sys.argv if command is None else command)],
         "folder": os.getcwd(),
+        "environment": told_environment(environment or {}),
         "versions": _versions(),
         "git": git_state(Path.cwd()),
     })
+
+
+def update_job(folder: RunFolder, ranks: Sequence[tuple[int, str, int | None]], restarts: int, job_id: str) -> None:
+    """Write ranks and restarts into job.json; called in a Slurm job, which another process has submitted.
+
+    Raises as `files.storage_error` says.
+    """
+    job = read_json(folder.job_path)
+    rows = [{"rank": rank, "node": node, "pid": pid} for rank, node, pid in ranks]
+    known = {"components": [], **(job if isinstance(job, dict) else {})}
+    known["job_id"] = known.get("job_id") or job_id
+    write_json_atomic(folder.job_path, {**known, "restarts": restarts, "ranks": rows})
+
+
+def told_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that say how a run was started and what its libraries were told, without secrets.
+
+    A list of what may pass, since nobody can list all names of secrets; of those that pass, names such as SLURM_JWT
+    are left out still.
+    """
+    return {name: _without_secrets(value) for name, value in sorted(environment.items())
+            if _TOLD.fullmatch(name) and not _SECRET.search(name)}
+
+
+def _without_secrets(text: str) -> str:
+    """Return text with the value of every `NAME=value` hidden whose name is that of a secret, and logins in URLs."""
+    text = _ASSIGNMENT.sub(lambda match: f"{match[1]}={_HIDDEN}" if _SECRET.search(match[1]) else match[0], text)
+    return _LOGIN.sub(_HIDDEN, text)
 
 
 def process_start(pid: int) -> int | None:

@@ -12,6 +12,8 @@ from typing import Any
 
 from holmes_hpc.runs.files import finite, storage_error
 
+_TAIL_BYTES = 65536
+
 
 class MetricsWriter:
     """Appends records to a file, each with one write, so that a reader sees whole lines.
@@ -49,6 +51,25 @@ class MetricsWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         self.close()
+
+
+def read_last_json_line(path: Path) -> dict[str, Any] | None:
+    """Return the last whole record of a file of JSON lines without reading all of it; None where there is none."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - _TAIL_BYTES, 0))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return None
+    for line in reversed(lines):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            return record
+    return None
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:

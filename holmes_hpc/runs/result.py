@@ -11,7 +11,7 @@ from holmes_hpc.errors import HolmesError
 from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.runs.folder import RunFolder
 from holmes_hpc.runs.job import main_is_alive
-from holmes_hpc.runs.metrics import read_json_lines
+from holmes_hpc.runs.metrics import read_json_lines, read_last_json_line
 
 STATUSES = ("completed", "preempted", "failed")
 WARMUP_STEPS = 3
@@ -51,6 +51,11 @@ def read_metrics(folder: RunFolder) -> list[dict[str, Any]]:
     After a resume a step may be there twice; the later record holds.
     """
     return read_json_lines(folder.metrics_path)
+
+
+def last_metrics(folder: RunFolder) -> dict[str, Any] | None:
+    """Return the newest record of metrics.jsonl, or None before the first step."""
+    return read_last_json_line(folder.metrics_path)
 
 
 def _median_speed(records: list[dict[str, Any]]) -> float | None:

@@ -1,4 +1,4 @@
-"""Decides where a run goes."""
+"""Decides where a run goes, and hands it to Slurm."""
 
 from holmes_hpc.submit.mode import Decision, decide_mode
 

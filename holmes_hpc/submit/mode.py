@@ -2,36 +2,144 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster.slurm import SlurmOutputError, read_allocation, read_place
+from holmes_hpc.cluster.slurm.allocation import INTERACTIVE, STEP
 from holmes_hpc.emulation.namespaces import namespaces_available
 from holmes_hpc.errors import LaunchImpossibleError
+from holmes_hpc.submit.commands import known_partitions, nodes_of_job
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The mode (`emulated` or `local`) and a line that says why."""
+    """The mode and a line that says why.
+
+    `rank`: this process is one rank of a step that srun started; `srun`: start a step in the allocation that this
+    process runs in; `slurm`: submit; `emulated` and `local`: here.
+    """
 
     mode: str
     reason: str
 
 
-def decide_mode(wanted: str) -> Decision:
-    """Return where a run goes when `launch.mode` is `wanted`.
+@dataclass(frozen=True)
+class Probes:
+    """How to find out what this machine offers; tests give their own."""
 
-    `auto` takes the emulated cluster where this machine allows namespaces, else plain local processes.
-    Raises LaunchImpossibleError when a forced mode cannot work here.
+    partitions: Callable[[], set[str] | None] = known_partitions
+    namespaces: Callable[[], tuple[bool, str]] = namespaces_available
+    nodes_of_job: Callable[[str], int | None] = nodes_of_job
+
+
+def decide_mode(config: Any, cluster: ClusterDescription, environment: Mapping[str, str],
+                probes: Probes | None = None) -> Decision:
+    """Return where a run goes.
+
+    `auto` tries in this order: a rank of a step with as many tasks as the cluster has GPUs; a step inside an
+    allocation; Slurm, where a controller answers and knows every partition of the cluster file; the emulated cluster;
+    plain local processes. Raises LaunchImpossibleError when a forced mode cannot work here, or where a job of
+    Slurm runs this process in a way that cannot lead to a run.
     """
-    if wanted == "slurm":
-        raise LaunchImpossibleError(
-            "launch.mode=slurm: this version of holmes_hpc does not submit to Slurm yet; "
-            "use launch.mode=auto, emulated or local"
-        )
+    probes = probes or Probes()
+    wanted = str(config.launch.mode)
     if wanted == "local":
         return Decision("local", "plain local processes, as launch.mode=local says; NICs are not emulated")
-    available, reason = namespaces_available()
+    why = ""
+    if wanted in ("auto", "slurm"):
+        decision = _slurm(config, cluster, environment, probes)
+        if decision.mode != "none":
+            return decision
+        if wanted == "slurm":
+            raise LaunchImpossibleError(f"launch.mode=slurm is impossible here: {decision.reason}; "
+                                        "use launch.mode=auto, emulated or local")
+        why = f"; not to Slurm: {decision.reason}"
+    available, reason = probes.namespaces()
     if available:
-        return Decision("emulated", "emulated cluster on this machine (network namespaces)")
+        return Decision("emulated", f"emulated cluster on this machine (network namespaces){why}")
     if wanted == "emulated":
         raise LaunchImpossibleError(f"launch.mode=emulated is impossible here: {reason}; or use launch.mode=local")
-    return Decision("local", f"plain local processes, NICs are not emulated: {reason}")
+    return Decision("local", f"plain local processes, NICs are not emulated: {reason}{why}")
+
+
+def _slurm(config: Any, cluster: ClusterDescription, environment: Mapping[str, str], probes: Probes) -> Decision:
+    if is_rank(environment, cluster.world_size):
+        return Decision("rank", f"rank {environment['SLURM_PROCID']} of step {environment['SLURM_STEP_ID']} of job "
+                                f"{environment.get('SLURM_JOB_ID', '?')}")
+    too_small = ""
+    if environment.get("SLURM_JOB_ID"):
+        inside, too_small = _in_allocation(cluster, environment, probes)
+        if inside:
+            return Decision("srun", f"a step inside the allocation {environment['SLURM_JOB_ID']}")
+    decision = _submission(config, probes)
+    if too_small and decision.mode == "slurm":
+        return Decision("slurm", f"{decision.reason}, as a job of its own: {too_small}")
+    return decision
+
+
+def _submission(config: Any, probes: Probes) -> Decision:
+    if not cluster_names_partitions(config):
+        return Decision("none", "the cluster's short form names no Slurm partition; write cluster.partitions")
+    known = probes.partitions()
+    if known is None:
+        return Decision("none", "no Slurm controller answers (sinfo); check SLURM_CONF, or run on a login node")
+    wanted = {str(part.partition or label) for label, part in config.cluster.partitions.items()}
+    unknown = sorted(wanted - known)
+    if unknown:
+        return Decision("none", f"Slurm knows no partition {', '.join(unknown)}; it knows {', '.join(sorted(known))}; "
+                                "set cluster.partitions.<label>.partition")
+    return Decision("slurm", f"Slurm, partitions {', '.join(sorted(wanted))}")
+
+
+def is_rank(environment: Mapping[str, str], world_size: int) -> bool:
+    """Say whether a site's own srun started this process as one of `world_size` ranks.
+
+    A step under a pseudo-terminal (`srun --pty`, as notebooks are started) or with another number of tasks is not ours.
+    """
+    return (read_place(environment) == STEP and "SLURM_PTY_PORT" not in environment
+            and environment.get("SLURM_STEP_NUM_TASKS") == str(world_size))
+
+
+def cluster_names_partitions(config: Any) -> bool:
+    """Say whether the cluster file has labels, which stand for Slurm partitions."""
+    return bool(config.cluster.partitions)
+
+
+def _in_allocation(cluster: ClusterDescription, environment: Mapping[str, str], probes: Probes) -> tuple[bool, str]:
+    """Say whether to start the ranks in the allocation that this process runs in, and else why not.
+
+    Raises LaunchImpossibleError where several tasks of a step came here, of which each would start a run, and where
+    a batch script asked for too few nodes: nobody is there to see that another job was submitted instead.
+    """
+    job, place = environment["SLURM_JOB_ID"], read_place(environment)
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
+    if place == STEP and tasks != "1":
+        raise LaunchImpossibleError(
+            f"srun started {tasks} tasks in job {job}, and the cluster {cluster.name} has {cluster.world_size} GPUs: "
+            f"each of these tasks would start a run of its own. Start {cluster.world_size} tasks "
+            f"(srun --ntasks={cluster.world_size}), or change the cluster file"
+        )
+    if place == INTERACTIVE and environment.get("SLURM_PROCID", "0") != "0":
+        raise LaunchImpossibleError(f"task {environment['SLURM_PROCID']} of `srun --pty` in job {job}: task 0 starts "
+                                    "the run for all")
+    given, needed = _nodes_in_environment(environment), len(cluster.nodes)
+    if place in (STEP, INTERACTIVE) and given is not None and given < needed:
+        given = probes.nodes_of_job(job)  # a step is told its own nodes alone
+    if given is None or given >= needed:
+        return True, ""
+    words = f"job {job}, in which this is typed, has {given} of the {needed} nodes that {cluster.name} needs"
+    if place in (STEP, INTERACTIVE):
+        return False, words
+    raise LaunchImpossibleError(f"{words}; ask for {needed} nodes, or start the command outside of the job")
+
+
+def _nodes_in_environment(environment: Mapping[str, str]) -> int | None:
+    """Return the number of nodes of the job, all components together, as far as the environment tells."""
+    try:
+        components = read_allocation(environment).components
+    except SlurmOutputError:
+        return None
+    return sum(len(component.nodes) for component in components) or None

@@ -2,6 +2,7 @@
 
 from holmes_hpc.values.plan import (
     Group,
+    NetworkBytes,
     Pipeline,
     Plan,
     Prediction,
@@ -10,6 +11,7 @@ from holmes_hpc.values.plan import (
     Rejected,
     ScheduleChoice,
     Stage,
+    Synchronization,
 )
 from holmes_hpc.values.schedule import Action, ActionKind, Schedule
 
@@ -17,6 +19,7 @@ __all__ = [
     "Action",
     "ActionKind",
     "Group",
+    "NetworkBytes",
     "Pipeline",
     "Plan",
     "Prediction",
@@ -26,4 +29,5 @@ __all__ = [
     "Schedule",
     "ScheduleChoice",
     "Stage",
+    "Synchronization",
 ]

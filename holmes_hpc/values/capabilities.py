@@ -32,9 +32,9 @@ class Abilities:
 
 
 ENGINE = Abilities(
-    schedules=("gpipe", "1f1b"), chunks=False, tensor=True, unlike_tensor=True, sequence_parallel=True,
-    recompute=("none", "selective", "full"), precisions=("float32",), overlap_grad_reduce=False,
-    overlap_param_gather=False, turns=False, cross_fabric_dtypes=("float32",),
+    schedules=("gpipe", "1f1b", "interleaved", "zero_bubble"), chunks=True, tensor=True, unlike_tensor=True,
+    sequence_parallel=True, recompute=("none", "selective", "full"), precisions=("float32", "bfloat16", "float16"),
+    overlap_grad_reduce=True, overlap_param_gather=True, turns=True, cross_fabric_dtypes=("float32",),
 )
 """The engine of this version."""
 

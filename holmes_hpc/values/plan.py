@@ -54,8 +54,9 @@ class Pipeline:
 class Group:
     """A process group and the network that it uses.
 
-    `kind` is `tensor`, `data`, `pipeline` (one edge between two stages), `embedding`, or `world`. `network` is the
-    family of a NIC kind (`ib`, `roce`, `ethernet`, ...), or `local` inside a node.
+    `kind` is `tensor`, `data`, `pipeline` (one edge between two stages), `embedding`, `turn` (ranks of a node that
+    take turns on its slow NIC, in this order), or `world`. `network` is the family of a NIC kind (`ib`, `roce`,
+    `ethernet`, ...), or `local` inside a node.
     """
 
     kind: str
@@ -81,20 +82,66 @@ class Reduction:
     outer: tuple[int, ...] = ()
     sharded: bool = False
 
+    @property
+    def divides(self) -> bool:
+        """Whether its owners can share the optimizer's state: the sum is in shards before it is whole."""
+        return len(self.owners) > 1 and bool(self.inner) and (self.sharded or not self.outer)
+
+
+@dataclass(frozen=True)
+class Synchronization:
+    """How gradients are summed and parameters updated.
+
+    `sharded`: of every reduction that `Reduction.divides`, each rank of an inner group keeps the optimizer's state of
+    one shard, updates it, and gathers the others' (ZeRO-1). `overlap_grad_reduce`: a bucket of gradients is summed as
+    soon as its last gradient of the step is there, while the backward goes on. `overlap_param_gather`: the next
+    forward begins before all parameters are gathered, and waits for those that it uses. `bucket_mib` is the size of
+    a bucket of float32 gradients, in 2^20 bytes.
+    """
+
+    sharded: bool = False
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    bucket_mib: float = 4.0
+
 
 @dataclass(frozen=True)
 class ScheduleChoice:
-    """Which schedule runs; `digest` is that of its action lists (`values.Schedule.digest`)."""
+    """Which schedule runs; `digest` is that of its action lists (`values.Schedule.digest`).
+
+    `warmup_extra` forwards more run ahead upstream of every hop over Ethernet, or upstream of hop h of a pipeline as
+    many as `hop_warmups` says. With `turns` the pipelines of a node cross Ethernet for the first time one after
+    another. `stage_times` are the whole-number times of a stage's forward, backward and the weight part of its
+    backward, and `hop_times` the delay of a message over the hop behind a stage and the time that it occupies the
+    link; they need no unit, only each other, and decide the order where an order depends on times. Each of the three
+    holds one row for every pipeline, one row that all share, or nothing: then stages take equally long, and hops no
+    time.
+    """
 
     name: str
     warmup_extra: int = 0
     chunks: int = 1
     digest: str = ""
+    turns: bool = False
+    hop_warmups: tuple[tuple[int, ...], ...] = ()
+    stage_times: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    hop_times: tuple[tuple[tuple[int, ...], ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class NetworkBytes:
+    """What all nodes together send over one network in a step."""
+
+    network: str
+    bytes: float
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the cost model expects of a plan. `machine` is `described` or `emulated`."""
+    """What the cost model expects of a plan. `machine` is `described` or `emulated`.
+
+    `bytes_by_network` is known of the chosen plan only; what stays inside a node is not in it.
+    """
 
     machine: str
     step_seconds: float
@@ -102,6 +149,7 @@ class Prediction:
     tflops_per_gpu: float
     memory_gib_per_rank: tuple[float, ...]
     bubble_fraction: float | None = None
+    bytes_by_network: tuple[NetworkBytes, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,6 +185,7 @@ class Plan:
     rejected: tuple[Rejected, ...] = ()
     tied_embeddings: bool = False
     layer_split: str = "adaptive"
+    synchronization: Synchronization = Synchronization()
     sequence_parallel: bool = False
     recompute: str = "none"
     notes: tuple[str, ...] = field(default=())

@@ -26,6 +26,8 @@ class ActionKind(StrEnum):
     REDUCE = "R"
     GATHER = "G"
     OPTIMIZER = "O"
+    TAKE_TURN = "TT"
+    PASS_TURN = "PT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,12 @@ class Action:
 
     For compute and transfers `pipeline`, `stage` and `microbatch` say which; a transfer's `stage` is the stage of
     the rank that acts, and `peer` the rank at the other end. For REDUCE and GATHER `reduction` is an index into
-    `Plan.reductions`.
+    `Plan.reductions`. A backward is one BACKWARD, or a BACKWARD_INPUT that gives the gradient of the stage's input
+    and a later BACKWARD_WEIGHT that gives those of its matrices.
+
+    Where pipelines take turns on a slow NIC, TAKE_TURN waits for the turn's token from `peer`, and the message of the
+    receive that follows it does not start to travel before; PASS_TURN gives the token to `peer`. `stage` of a
+    PASS_TURN is that of the rank that passes.
     """
 
     kind: ActionKind

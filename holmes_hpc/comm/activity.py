@@ -1,0 +1,72 @@
+"""What a rank is doing now: written by its training thread, read by the thread that watches it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+OUTSIDE = -1
+"""Stands for the group of a rank that waits in no group."""
+
+
+@dataclass(frozen=True)
+class Doing:
+    """One state of a rank; `group` is the index in `Plan.groups` of the group that it waits in, or OUTSIDE."""
+
+    step: int = 0
+    action: str = "start"
+    group: int = OUTSIDE
+    operation: str = ""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A wait that has ended, with or without an error."""
+
+    doing: Doing
+    seconds: float
+
+
+class Activity:
+    """The state of one rank. `now` is replaced whole, so that another thread always reads one state.
+
+    `changes` counts the states; a rank whose count stands still makes no progress.
+    """
+
+    def __init__(self) -> None:
+        self.now = Doing()
+        self.changes = 0
+        self.last_wait = Wait(Doing(), 0.0)
+        self._waited_seconds = 0.0
+        self._mark = (time.perf_counter(), 0.0)
+
+    def begin(self, action: str, step: int | None = None) -> None:
+        """Say that `action` begins, in another step where `step` is given."""
+        self._enter(Doing(self.now.step if step is None else step, action))
+
+    @contextmanager
+    def waiting(self, group: int, operation: str) -> Iterator[None]:
+        """Mark the body as an operation of a group, which may have to wait for its other ranks."""
+        before, began = self.now, time.perf_counter()
+        doing = replace(before, group=group, operation=operation)
+        self._enter(doing)
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - began
+            self.last_wait = Wait(doing, seconds)
+            if before.group == OUTSIDE:
+                self._waited_seconds += seconds
+            self._enter(before)
+
+    def own_seconds(self) -> float:
+        """Return the seconds since the last call that the rank spent outside the operations of groups."""
+        now, waited = time.perf_counter(), self._waited_seconds
+        (then, waited_then), self._mark = self._mark, (now, waited)
+        return now - then - (waited - waited_then)
+
+    def _enter(self, doing: Doing) -> None:
+        self.now = doing
+        self.changes += 1

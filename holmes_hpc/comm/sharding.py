@@ -1,0 +1,238 @@
+"""Reduce-scatter and all-gather of flat buffers between the owners of a reduction, as steps.
+
+Gloo's own reduce-scatter is an all-reduce, so on gloo it is an all-to-all and a local sum, in the order of the
+group's ranks and so with the same bits every time. Where a group has several ranks on each of several nodes, it goes
+in two levels, inside the nodes and then across, since gloo does not know nodes and would send every shard over the
+NIC once for each rank. NCCL does know them.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup, Work
+
+from holmes_hpc.comm.gloo import BACKEND_NAME
+from holmes_hpc.comm.groups import Communicator, Levels
+from holmes_hpc.comm.reduce import AllReduceStep, whole_sum_steps
+from holmes_hpc.comm.stepwise import Loan, Scratch, Step
+from holmes_hpc.values import Reduction
+
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
+
+class Route:
+    """How this rank takes part in a reduction.
+
+    `shards`: into how many equal parts a buffer is cut, 1 where it is summed whole. `position`: which of them is this
+    rank's, None when it has none (its inner group has more ranks than the smallest one). `counts`: whether this rank
+    speaks for its shard where every shard is to be counted once.
+
+    With `sharded`, the shards of an inner group are summed inside it (reduce-scatter); where there are outer groups,
+    the j-th joins the ranks at position j of the inner groups and sums shard j between them. Each of these updates
+    the shard alike, and gathers inside its inner group.
+    """
+
+    def __init__(self, reduction: Reduction, communicator: Communicator, scratch: Scratch, *, sharded: bool) -> None:
+        self._reduction, self._communicator, self._scratch = reduction, communicator, scratch
+        self.divided = sharded and reduction.divides
+        self.shards = 1
+        self.position: int | None = 0
+        self.counts = reduction.owners[0] == communicator.rank
+        if self.divided:
+            groups = communicator.plan.groups
+            self._inner = next(i for i in reduction.inner if communicator.rank in groups[i].ranks)
+            ranks = groups[self._inner].ranks
+            place = ranks.index(communicator.rank)
+            self.shards = len(reduction.outer) or len(ranks)
+            self.position = place if place < self.shards else None
+            self.counts = self.position is not None and (not reduction.outer or self._inner == reduction.inner[0])
+            self._levels = communicator.levels(self._inner) if self.shards == len(ranks) else None
+
+    @property
+    def gathers(self) -> bool:
+        """Whether this rank gathers shards that other ranks updated."""
+        return self.divided and self._communicator.has_group(self._inner)
+
+    def writes(self, number: int) -> bool:
+        """Return whether this rank saves its shard of bucket `number`: of ranks that hold the same one, only one does.
+
+        The buckets are dealt to these ranks in turn.
+        """
+        if not self.divided:
+            owners = self._reduction.owners
+            return owners[number % len(owners)] == self._communicator.rank
+        alike = self._reduction.inner if self._reduction.outer else (self._inner,)
+        return self.position is not None and alike[number % len(alike)] == self._inner
+
+    def shard(self, buffer: Tensor) -> Tensor:
+        """Return this rank's part of a buffer, a view; empty when it has none."""
+        size = buffer.numel() // self.shards
+        return buffer[:0] if self.position is None else buffer[self.position * size:(self.position + 1) * size]
+
+    def reduce_steps(self, buffer: Tensor) -> list[Step | None]:
+        """Return the steps that leave the sum over all owners in this rank's shard; the rest is undefined after.
+
+        buffer: flat, contiguous, its length a multiple of `shards`.
+        """
+        if not self.divided:
+            return whole_sum_steps(buffer, self._reduction, self._communicator)
+        shard = self.shard(buffer)
+        steps: list[Step | None] = [None, None]
+        if self._communicator.has_group(self._inner):
+            steps = self._scatter_steps(buffer, shard)
+        if self._reduction.outer and self.position is not None:
+            outer = self._reduction.outer[self.position]
+            if self._communicator.has_group(outer):
+                steps.append(AllReduceStep(self._communicator.group(outer), shard, "summing gradients between fabrics"))
+        return steps
+
+    def gather_steps(self, buffer: Tensor) -> list[Step]:
+        """Return the steps that fill a buffer with the shards of all ranks of the inner group."""
+        if not self.gathers:
+            return []
+        group = self._communicator.group(self._inner)
+        ranks = self._communicator.plan.groups[self._inner].ranks
+        if self._levels is not None:
+            return _two_level_gather(self._levels, buffer, self.shard(buffer), self._scratch)
+        if self.shards == len(ranks):
+            return [_AllGather(group, buffer, self.shard(buffer))]
+        return [_Broadcasts(group, buffer, ranks[:self.shards])]
+
+    def _scatter_steps(self, buffer: Tensor, shard: Tensor) -> list[Step | None]:
+        group = self._communicator.group(self._inner)
+        if dist.get_backend(group) != BACKEND_NAME and self.shards == dist.get_world_size(group):
+            return [_ReduceScatter(group, buffer, shard), None]
+        if self._levels is None:
+            return [_AllToAllSum(group, buffer, shard, self.shards, self._scratch), None]
+        inside, across = self._levels.inside, self._levels.across
+        nodes, local = self._levels.nodes, self._levels.local
+        part = Loan(self._scratch, buffer.numel() // local, buffer.dtype)
+        return [_AllToAllSum(inside, buffer, part, local, self._scratch, interleaved=nodes),
+                _AllToAllSum(across, part, shard, nodes, self._scratch)]
+
+
+class _AllToAllSum:
+    """Sends part j of `source` to rank j and adds up what arrives, in the order of the ranks, into `result`.
+
+    Ranks from `parts` on receive nothing. `interleaved` = n: part j is every parts-th of n * parts equal pieces, from
+    the j-th on.
+    """
+
+    doing = "summing gradients"
+
+    def __init__(self, group: ProcessGroup, source: Tensor | Loan, result: Tensor | Loan, parts: int,
+                 scratch: Scratch, *, interleaved: int = 0) -> None:
+        self.group = group
+        self._source, self._result, self._parts, self._scratch = source, result, parts, scratch
+        self._interleaved = interleaved
+        self._ranks = dist.get_world_size(group)
+
+    def begin(self) -> list[Work]:
+        source = _tensor(self._source)
+        size = source.numel() // self._parts
+        self._sent = source
+        if self._interleaved:
+            self._sent = self._scratch.take(source.numel(), source.dtype)
+            pieces = source.view(self._interleaved, self._parts, -1).transpose(0, 1)
+            self._sent.view(self._parts, self._interleaved, -1).copy_(pieces)
+        receives = dist.get_rank(self.group) < self._parts
+        self._arriving = self._scratch.take(size * self._ranks if receives else 0, source.dtype)
+        splits: dict[str, list[int]] = {} if self._parts == self._ranks else {
+            "input_split_sizes": [size if j < self._parts else 0 for j in range(self._ranks)],
+            "output_split_sizes": [size if receives else 0] * self._ranks,
+        }
+        return [_required(dist.all_to_all_single(self._arriving, self._sent, group=self.group, async_op=True,
+                                                 **splits))]  # type: ignore[arg-type]
+
+    def end(self) -> None:
+        if self._arriving.numel():
+            parts, result = self._arriving.view(self._ranks, -1), _tensor(self._result)
+            if self._ranks == 2:
+                torch.add(parts[0], parts[1], out=result)
+            else:
+                torch.sum(parts, 0, out=result)
+        self._scratch.give(self._arriving)
+        if self._interleaved:
+            self._scratch.give(self._sent)
+        if isinstance(self._source, Loan):
+            self._source.give_back()
+
+
+class _ReduceScatter:
+    """The backend's own reduce-scatter."""
+
+    doing = "summing gradients"
+
+    def __init__(self, group: ProcessGroup, buffer: Tensor, shard: Tensor) -> None:
+        self.group, self._buffer, self._shard = group, buffer, shard
+
+    def begin(self) -> list[Work]:
+        return [_required(_reduce_scatter(self._shard, self._buffer, group=self.group, async_op=True))]
+
+    def end(self) -> None:
+        return
+
+
+class _AllGather:
+    """Gathers equal shards; `shard` may be this rank's part of `buffer`."""
+
+    doing = "gathering parameters"
+
+    def __init__(self, group: ProcessGroup, buffer: Tensor | Loan, shard: Tensor | Loan) -> None:
+        self.group, self._buffer, self._shard = group, buffer, shard
+
+    def begin(self) -> list[Work]:
+        return [_required(_all_gather(_tensor(self._buffer), _tensor(self._shard), group=self.group, async_op=True))]
+
+    def end(self) -> None:
+        return
+
+
+class _Broadcasts:
+    """The first ranks send a part of the buffer each to all others of the group."""
+
+    doing = "gathering parameters"
+
+    def __init__(self, group: ProcessGroup, buffer: Tensor, sources: tuple[int, ...]) -> None:
+        self.group, self._sources, self._parts = group, sources, buffer.view(len(sources), -1)
+
+    def begin(self) -> list[Work]:
+        return [_required(dist.broadcast(part, src=source, group=self.group, async_op=True))
+                for part, source in zip(self._parts, self._sources, strict=True)]
+
+    def end(self) -> None:
+        return
+
+
+class _GatherInside(_AllGather):
+    """The second level of a gather: every rank of a node has one part of each node's piece."""
+
+    def __init__(self, levels: Levels, buffer: Tensor, part: Loan, scratch: Scratch) -> None:
+        self._gathered, self._part = Loan(scratch, buffer.numel(), buffer.dtype), part
+        super().__init__(levels.inside, self._gathered, part)
+        self._target, self._levels = buffer, levels
+
+    def end(self) -> None:
+        nodes, local = self._levels.nodes, self._levels.local
+        pieces = self._gathered.tensor.view(local, nodes, -1).transpose(0, 1)
+        self._target.view(nodes, local, -1).copy_(pieces)
+        self._gathered.give_back()
+        self._part.give_back()
+
+
+def _two_level_gather(levels: Levels, buffer: Tensor, shard: Tensor, scratch: Scratch) -> list[Step]:
+    part = Loan(scratch, buffer.numel() // levels.local, buffer.dtype)
+    return [_AllGather(levels.across, part, shard), _GatherInside(levels, buffer, part, scratch)]
+
+
+def _tensor(source: Tensor | Loan) -> Tensor:
+    return source.tensor if isinstance(source, Loan) else source
+
+
+def _required(work: Work | None) -> Work:
+    if work is None:
+        raise RuntimeError("this rank is not in the process group of its collective")
+    return work

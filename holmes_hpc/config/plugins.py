@@ -1,0 +1,72 @@
+"""Loads the modules that the setting `plugins` names: what they add has to be known before settings are checked."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from omegaconf import ListConfig
+
+from holmes_hpc import registry
+from holmes_hpc.errors import ConfigurationError, HolmesError
+
+
+def load_plugins(config: Any) -> None:
+    """Import every plug-in once in this process, and make paths of files absolute for ranks that start elsewhere.
+
+    An entry is the name of a module, or the path of a `.py` file. Raises ConfigurationError when one is missing, raises
+    itself while it is imported, or adds a name that is taken; what it added until then is taken back.
+    """
+    entries = config.get("plugins")
+    if not isinstance(entries, ListConfig | list):
+        return  # the check of types says what is wrong
+    for index, entry in enumerate(entries):
+        if not isinstance(entry, str):
+            continue
+        where = f"plugins.{index}={entry}"
+        if entry.endswith(".py"):
+            path = Path(entry).expanduser().absolute()
+            _load(where, lambda path=path, where=where: _import_file(path, where))  # type: ignore[misc]
+            entries[index] = str(path)
+        else:
+            _load(where, lambda entry=entry: importlib.import_module(entry))  # type: ignore[misc]
+
+
+def _load(where: str, load: Any) -> None:
+    before = {name: dict(each) for name, each in registry.ALL.items()}
+    try:
+        load()
+    except Exception as error:
+        for name, entries in before.items():
+            registry.ALL[name].replace_all(entries)
+        if isinstance(error, HolmesError):
+            raise ConfigurationError(f"{where}: {error}") from error
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        remedy = ("Install it on every node, or name the path of its .py file."
+                  if isinstance(error, ModuleNotFoundError) else "Mend it there.")
+        raise ConfigurationError(f"{where}: importing it failed in {last.filename}, line {last.lineno}: "
+                                 f"{type(error).__name__}: {error}. {remedy}") from error
+
+
+def _import_file(path: Path, where: str) -> None:
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    name = f"holmes_hpc_plugin_{path.stem}_{digest}"
+    if name in sys.modules:
+        return
+    if not path.is_file():
+        raise ConfigurationError(f"no such file: {path}. Name a .py file that every node can read, or a module.")
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigurationError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # pickles and dataclasses look it up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise

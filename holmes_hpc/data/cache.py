@@ -1,0 +1,117 @@
+"""Text made into tokens once: token files in a folder, named by the content and the tokenizer that they come from."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from holmes_hpc.data.settings import SourceSettings
+from holmes_hpc.data.text import text_files, tokenise
+from holmes_hpc.data.token_file import SUFFIX, TokenFileWriter, read_token_file
+from holmes_hpc.data.tokenizer import Tokenizer, load_tokenizer
+from holmes_hpc.data.tokens import Tokens, readable
+from holmes_hpc.errors import DataError
+
+_LOG = logging.getLogger(__name__)
+# Part of every name: raise it when the same text and tokenizer would give other tokens.
+_RECIPE = 1
+_ABANDONED_SECONDS = 24 * 3600
+_CHUNK_BYTES = 1 << 22
+
+
+def read_text(settings: SourceSettings, vocab_size: int) -> Tokens:
+    """Return the tokens of a folder of text, from the cache or after putting them there.
+
+    Of the processes that need the same tokens one makes them and the others wait; where the file system has no locks
+    each makes them, and the last puts the same content in place of the others'. Raises ConfigurationError when the
+    package `tokenizers` is missing; DataError for a model with too small a vocabulary, text that is missing, unreadable
+    or not UTF-8, and a cache that cannot be written.
+    """
+    tokenizer = load_tokenizer(settings.tokenizer, settings.end_of_document, settings.key("tokenizer"),
+                               settings.key("end_of_document"))
+    if tokenizer.vocab_size > vocab_size:
+        raise DataError(f"{settings.label} is read with a tokenizer of {tokenizer.vocab_size} tokens, and "
+                        f"model.vocab_size={vocab_size} has fewer. Set model.vocab_size to at least "
+                        f"{tokenizer.vocab_size}.")
+    files = text_files(settings)
+    with _writable(settings.cache):
+        settings.cache.mkdir(parents=True, exist_ok=True)
+        listing = _listing(settings, files)
+        with _lock(settings.cache / f"{listing}.lock"):
+            content = _content(settings, files, settings.cache / f"{listing}.content")
+            name = _digest(_RECIPE, content, tokenizer.identity.hex(), tokenizer.end_of_document)
+            return _tokens(settings, files, tokenizer, settings.cache / (name + SUFFIX))
+
+
+def _tokens(settings: SourceSettings, files: Sequence[Path], tokenizer: Tokenizer, path: Path) -> Tokens:
+    """Return the tokens that `path` keeps; make it first where it is missing or damaged."""
+    cached = replace(settings, path=str(path))
+    if path.exists():
+        try:
+            return read_token_file(cached)
+        except DataError as error:
+            _LOG.warning("making the cached tokens again: %s", error)
+    _remove_abandoned(path)
+    _LOG.info("making the tokens of %d files of %s: %s", len(files), settings.path, path)
+    with TokenFileWriter(path, tokenizer.vocab_size, tokenizer.identity) as writer:
+        tokenise(settings, files, tokenizer, writer)
+    return read_token_file(cached)
+
+
+def _listing(settings: SourceSettings, files: Sequence[Path]) -> str:
+    """Return a digest of what a listing tells about the files: when it is the same, so is their content."""
+    with readable(settings, settings.required_path):
+        states = [(str(file), (state := file.stat()).st_size, state.st_mtime_ns) for file in files]
+    return _digest(states)
+
+
+def _content(settings: SourceSettings, files: Sequence[Path], record: Path) -> str:
+    """Return a digest of the files' content, which `record` keeps: large data is not read at every start."""
+    with suppress(FileNotFoundError):
+        if known := record.read_text(encoding="ascii"):
+            return known
+    digest = hashlib.sha256()
+    for file in files:
+        with readable(settings, file), file.open("rb") as stream:
+            inner = hashlib.sha256()
+            while chunk := stream.read(_CHUNK_BYTES):
+                inner.update(chunk)
+        digest.update(inner.digest())
+    record.write_text(digest.hexdigest(), encoding="ascii")
+    return digest.hexdigest()
+
+
+def _digest(*values: object) -> str:
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:32]
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold a lock that ends with the process; go on without it where the file system has none."""
+    with path.open("a") as file:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what processes that died left of earlier tries."""
+    for file in path.parent.glob(f".{path.name}.*.tmp"):
+        with suppress(FileNotFoundError):
+            if time.time() - file.stat().st_mtime > _ABANDONED_SECONDS:
+                file.unlink()
+
+
+@contextmanager
+def _writable(cache: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"data.cache={cache} cannot be written: {error.strerror or error}. Set data.cache to a folder "
+                        "that you may write and that has room for the tokens.") from error

@@ -1,0 +1,138 @@
+"""One source of samples: a training and a validation part of tokens, and the kinds it can come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from holmes_hpc.data import python_docs, token_file
+from holmes_hpc.data.added import read_added
+from holmes_hpc.data.cache import read_text
+from holmes_hpc.data.megatron import MAGIC as MEGATRON_MAGIC
+from holmes_hpc.data.megatron import read_megatron
+from holmes_hpc.data.settings import SourceSettings
+from holmes_hpc.data.tokenizer import ByteTokenizer
+from holmes_hpc.data.tokens import TokenArray, Tokens, file_size, read_bytes, read_flat
+from holmes_hpc.errors import ConfigurationError, DataError
+from holmes_hpc.registry import SOURCES, unknown
+
+_CHECKED_WINDOWS = 64
+_CHECKED_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Source:
+    """A training and a validation part of tokens.
+
+    `label` names it in messages. `vocab_size` and `tokenizer` are None where the data does not say.
+    """
+
+    label: str
+    training: TokenArray
+    validation: TokenArray
+    vocab_size: int | None = None
+    tokenizer: bytes | None = None
+
+    def check(self, sequence_length: int, vocab_size: int) -> None:
+        """Refuse a part shorter than one sample, and tokens outside the vocabulary in windows of both parts.
+
+        Raises DataError.
+        """
+        if self.vocab_size is not None and self.vocab_size > vocab_size:
+            raise DataError(f"{self.label} was made with a vocabulary of {self.vocab_size} tokens, and "
+                            f"model.vocab_size={vocab_size} has fewer. Set model.vocab_size to at least "
+                            f"{self.vocab_size}.")
+        count = len(self.training) + len(self.validation)
+        for part, tokens in (("training", self.training), ("validation", self.validation)):
+            if len(tokens) <= sequence_length:
+                raise DataError(
+                    f"{self.label} has {count} tokens, {len(tokens)} of them for {part}: one sample needs "
+                    f"{sequence_length + 1}, the target of its last token included. Set model.sequence_length to less "
+                    f"than {len(tokens)}, use longer data, or set data.validation_fraction to another value above 0, "
+                    "at most 0.5.")
+            for window in _windows(tokens):
+                self.check_vocabulary(window, vocab_size)
+
+    def check_vocabulary(self, tokens: NDArray[Any], vocab_size: int) -> None:
+        """Refuse tokens outside the vocabulary. Raises DataError."""
+        smallest, largest = int(tokens.min(initial=0)), int(tokens.max(initial=0))
+        if smallest < 0:
+            raise DataError(f"{self.label} holds the negative token {smallest}: it is damaged, or of another type. "
+                            "Make it again.")
+        if largest >= vocab_size:
+            raise DataError(
+                f"{self.label} holds token {largest}, and model.vocab_size={vocab_size} has tokens 0 to "
+                f"{vocab_size - 1}: the data was made with a larger vocabulary, or data.dtype is wrong. Set "
+                f"model.vocab_size to at least {largest + 1}, or data.dtype to uint8, uint16 or uint32.")
+
+    def digest_parts(self) -> Iterator[bytes]:
+        """Yield the size and windows of both parts: what a fingerprint of the source is made of."""
+        for tokens in (self.training, self.validation):
+            yield f"/{len(tokens)}/".encode()
+            for window in _windows(tokens):
+                yield window.tobytes()
+
+
+def open_source(settings: SourceSettings, vocab_size: int) -> Source:
+    """Open a source of any kind; `vocab_size` is the model's.
+
+    Raises ConfigurationError for an unknown kind or a missing setting, DataError for data that is missing or malformed.
+    """
+    if settings.kind == "python_docs":
+        if vocab_size < python_docs.VOCAB_SIZE:
+            raise ConfigurationError(
+                f"{settings.label} has {python_docs.VOCAB_SIZE} tokens (bytes), and model.vocab_size={vocab_size} has "
+                f"fewer. Set model.vocab_size to at least {python_docs.VOCAB_SIZE}, or data.name=tokens.")
+        training, validation = python_docs.read_python_docs()
+        return Source(settings.label, training, validation, python_docs.VOCAB_SIZE, ByteTokenizer.identity)
+    if settings.kind in _READERS:
+        tokens = _READERS[settings.kind](settings, vocab_size)
+    elif settings.kind in SOURCES:
+        tokens = read_added(settings, SOURCES[settings.kind])
+    else:
+        raise unknown(SOURCES, settings.kind, ("python_docs", *_READERS))
+    count = len(tokens.array)
+    border = count - int(count * settings.validation_fraction)
+    return Source(settings.label, tokens.array[:border], tokens.array[border:], tokens.vocab_size, tokens.tokenizer)
+
+
+def _read_tokens(settings: SourceSettings, _: int) -> Tokens:
+    """Read a token file with a header, or a flat one."""
+    path = settings.required_path
+    file_size(settings, path)
+    if path.suffix == token_file.SUFFIX or read_bytes(settings, path, 8) == token_file.MAGIC:
+        return token_file.read_token_file(settings)
+    if path.suffix in (".bin", ".idx"):
+        index = path.with_suffix(".idx")
+        if index.is_file() and read_bytes(settings, index, 9) == MEGATRON_MAGIC:
+            raise DataError(f"{settings.key('path')}={path} belongs to the index {index} of Megatron. Set "
+                            f"{settings.key('name')}=megatron.")
+    return read_flat(settings)
+
+
+_READERS: dict[str, Callable[[SourceSettings, int], Tokens]] = {
+    "tokens": _read_tokens,
+    "megatron": lambda settings, _: read_megatron(settings),
+    "text": read_text,
+}
+
+
+def check_tokenizers(sources: Iterable[Source]) -> None:
+    """Refuse sources that are known to have unlike tokenizers: a token would mean two things. Raises DataError."""
+    known = [source for source in sources if source.tokenizer is not None]
+    for source in known[1:]:
+        if source.tokenizer != known[0].tokenizer:
+            raise DataError(f"{known[0].label} and {source.label} were made with unlike tokenizers, so a token means "
+                            "one thing in the first and another in the second. Make both with one tokenizer.")
+
+
+def _windows(tokens: TokenArray) -> Iterator[NDArray[Any]]:
+    """Yield windows of tokens from the first to the last, evenly spread; they overlap where there are few."""
+    last = max(len(tokens) - _CHECKED_TOKENS, 0)
+    for window in range(_CHECKED_WINDOWS):
+        offset = last * window // (_CHECKED_WINDOWS - 1)
+        yield numpy.asarray(tokens[offset : offset + _CHECKED_TOKENS])

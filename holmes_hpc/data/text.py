@@ -1,0 +1,83 @@
+"""Text files, and writing them as tokens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+
+import numpy
+
+from holmes_hpc.data.settings import SourceSettings
+from holmes_hpc.data.token_file import TokenFileWriter
+from holmes_hpc.data.tokenizer import Tokenizer
+from holmes_hpc.data.tokens import nearby, readable
+from holmes_hpc.errors import DataError
+
+_PIECE_BYTES = 1 << 20
+
+
+def text_files(settings: SourceSettings) -> list[Path]:
+    """Return the files of a folder whose names match `data.pattern`, sorted by path; or the one file.
+
+    Hidden files and folders are left out. Raises DataError where there is none.
+    """
+    root = settings.required_path
+    with readable(settings, root):
+        if root.is_file():
+            return [root]
+        if not root.is_dir():
+            raise DataError(f"{settings.key('path')}={root} is no folder{nearby(root)}. Set {settings.key('path')} to "
+                            "a folder of text that every node can read.")
+        others, found = 0, []
+        for folder, folders, names in os.walk(root, onerror=_raise, followlinks=True):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in names:
+                if name.startswith("."):
+                    continue
+                if fnmatch(name, settings.pattern):
+                    found.append(Path(folder, name))
+                else:
+                    others += 1
+    if not found:
+        raise DataError(f"{settings.key('path')}={root} has no file that matches {settings.key('pattern')}="
+                        f"{settings.pattern} (and {others} others). Set {settings.key('pattern')} to the names of the "
+                        "text files, such as '*.md'.")
+    return sorted(found, key=lambda path: path.relative_to(root).parts)
+
+
+def tokenise(settings: SourceSettings, files: Sequence[Path], tokenizer: Tokenizer, writer: TokenFileWriter) -> None:
+    """Write the tokens of files, each a document. Raises DataError for one that cannot be read or is not UTF-8."""
+    for file in files:
+        begin = 0
+        for piece in _pieces(settings, file):
+            try:
+                writer.write(tokenizer.encode(piece))
+            except UnicodeDecodeError as error:
+                raise DataError(f"{settings.key('path')}={settings.path}: {file} is not UTF-8 at byte "
+                                f"{begin + error.start}. Convert it, leave it out with {settings.key('pattern')}, or "
+                                "use no tokenizer: then bytes are read as they are.") from error
+            begin += len(piece)
+        if tokenizer.end_of_document is not None:
+            writer.write(numpy.array([tokenizer.end_of_document], dtype=numpy.uint32))
+        writer.end_document()
+
+
+def _pieces(settings: SourceSettings, file: Path) -> Iterator[bytes]:
+    """Yield a file in pieces of about a MiB that end at line ends, which bounds the memory a tokenizer takes."""
+    lines: list[bytes] = []
+    size = 0
+    with readable(settings, file), file.open("rb") as stream:
+        for line in stream:
+            lines.append(line)
+            size += len(line)
+            if size >= _PIECE_BYTES:
+                yield b"".join(lines)
+                lines, size = [], 0
+    if lines:
+        yield b"".join(lines)
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -1,0 +1,141 @@
+"""The token file of holmes_hpc: a header, the tokens, and where documents end. `docs/data.md` describes it."""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+import zlib
+from array import array
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy
+from numpy.typing import NDArray
+
+from holmes_hpc.data.settings import SourceSettings
+from holmes_hpc.data.tokens import Tokens, file_size, map_array, read_bytes
+from holmes_hpc.errors import DataError
+
+MAGIC = b"HOLMTOK\0"
+SUFFIX = ".tokens"
+HEADER_BYTES = 64
+_VERSION = 1
+_FIELDS = struct.Struct("<8sIIQQQ16s4x")
+_CHECKSUM = struct.Struct("<I")
+_DTYPES = {1: "<u1", 2: "<u2", 4: "<u4"}
+_UNKNOWN_TOKENIZER = bytes(16)
+_LARGEST_VOCABULARY = 2**32
+
+
+def read_token_file(settings: SourceSettings) -> Tokens:
+    """Return the tokens of a file with a header.
+
+    Raises DataError for a file that is missing, unreadable, cut short, longer than its header says, damaged in its
+    header, or of an unknown version.
+    """
+    path = settings.required_path
+    size, header = file_size(settings, path), read_bytes(settings, path, HEADER_BYTES)
+    where = f"{settings.key('path')}={path}"
+    if header[: len(MAGIC)] != MAGIC:
+        raise DataError(f"{where} does not begin with the magic of a token file, {MAGIC!r}: it is damaged or something "
+                        f"else. Write it again with python -m holmes_hpc.data.write; a file of nothing but tokens has "
+                        f"another ending than {SUFFIX}.")
+    if len(header) < HEADER_BYTES:
+        raise DataError(f"{where} has {size} bytes, and the header of a token file alone has {HEADER_BYTES}: it is cut "
+                        "short. Write it again with python -m holmes_hpc.data.write.")
+    _, version, width, vocab_size, count, documents, tokenizer = _FIELDS.unpack_from(header)
+    if version != _VERSION:
+        raise DataError(f"{where} has version {version}, and this holmes_hpc reads version {_VERSION}. Use the version "
+                        "of holmes_hpc that wrote it, or write it again.")
+    (checksum,) = _CHECKSUM.unpack_from(header, _FIELDS.size)
+    if checksum != zlib.crc32(header[: _FIELDS.size]) or width not in _DTYPES:
+        raise DataError(f"{where} has a damaged header: its checksum does not fit. Write it again with python -m "
+                        "holmes_hpc.data.write, or copy it again from where it came.")
+    ends_at = _ends_offset(count * width)
+    expected = ends_at + 8 * documents if documents else HEADER_BYTES + count * width
+    if size != expected:
+        raise DataError(f"{where} has {size} bytes, and its header says {expected} ({count} tokens of {width} bytes, "
+                        f"{documents} documents): it is {'cut short' if size < expected else 'too long'}. Write it "
+                        "again with python -m holmes_hpc.data.write, or copy it again.")
+    ends = map_array(settings, path, "<u8", ends_at, documents) if documents else None
+    if ends is not None and int(ends[-1]) != count:
+        raise DataError(f"{where} has {count} tokens, and its last document ends after {int(ends[-1])}: it is damaged. "
+                        "Write it again with python -m holmes_hpc.data.write.")
+    return Tokens(map_array(settings, path, _DTYPES[width], HEADER_BYTES, count), vocab_size,
+                  None if tokenizer == _UNKNOWN_TOKENIZER else tokenizer, ends)
+
+
+class TokenFileWriter:
+    """Writes a token file, as a context manager: the file appears, whole, when the block ends without an exception.
+
+    Tokens have the smallest type that holds `vocab_size`. `tokenizer` is what identifies the tokenizer, 16 bytes;
+    `replace=False` keeps the file that another process made meanwhile. Raises OSError where the disk refuses.
+    """
+
+    def __init__(self, path: Path, vocab_size: int, tokenizer: bytes | None = None) -> None:
+        """Prepare to write `path`. Raises ValueError for a vocabulary of no tokens or of more than 2^32."""
+        if not 1 <= vocab_size <= _LARGEST_VOCABULARY:
+            raise ValueError(f"a vocabulary of {vocab_size} tokens: expected 1 to {_LARGEST_VOCABULARY}")
+        self._path, self._vocab_size, self._tokenizer = path, vocab_size, tokenizer or _UNKNOWN_TOKENIZER
+        self._width = 1 if vocab_size <= 2**8 else 2 if vocab_size <= 2**16 else 4
+        self.num_tokens = 0
+        self._ends = array("Q")
+
+    def __enter__(self) -> Self:
+        """Begin a hidden file beside the final one."""
+        handle, name = tempfile.mkstemp(prefix=f".{self._path.name}.", suffix=".tmp", dir=self._path.parent)
+        self._file, self._temporary = os.fdopen(handle, "wb"), Path(name)
+        self._file.write(bytes(HEADER_BYTES))
+        return self
+
+    def write(self, tokens: NDArray[Any]) -> None:
+        """Append tokens. Raises ValueError for one outside the vocabulary."""
+        if tokens.size and not (int(tokens.min()) >= 0 and int(tokens.max()) < self._vocab_size):
+            raise ValueError(f"tokens {int(tokens.min())} to {int(tokens.max())} in a vocabulary of "
+                             f"{self._vocab_size}")
+        self._file.write(tokens.astype(_DTYPES[self._width], copy=False).tobytes())
+        self.num_tokens += tokens.size
+
+    def end_document(self) -> None:
+        """Note that a document ends after the tokens written so far."""
+        self._ends.append(self.num_tokens)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        """Finish the file and put it in its place; after an exception, remove it."""
+        try:
+            with self._file:
+                if kind is None:
+                    self._finish()
+            if kind is None:
+                self._temporary.chmod(0o666 & ~_umask())
+                self._temporary.replace(self._path)
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+    def _finish(self) -> None:
+        if self._ends and self._ends[-1] != self.num_tokens:
+            self.end_document()
+        if self._ends:
+            token_bytes = self.num_tokens * self._width
+            self._file.write(bytes(_ends_offset(token_bytes) - HEADER_BYTES - token_bytes))
+            self._file.write(numpy.frombuffer(self._ends, dtype=numpy.uint64).astype("<u8").tobytes())
+        fields = _FIELDS.pack(MAGIC, _VERSION, self._width, self._vocab_size, self.num_tokens, len(self._ends),
+                              self._tokenizer)
+        self._file.seek(0)
+        self._file.write(fields + _CHECKSUM.pack(zlib.crc32(fields)))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def _ends_offset(token_bytes: int) -> int:
+    """Return where the ends of documents begin: after the tokens, at a multiple of 8 bytes."""
+    return HEADER_BYTES + (token_bytes + 7) // 8 * 8
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

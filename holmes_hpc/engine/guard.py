@@ -1,0 +1,57 @@
+"""Decides, on all ranks alike, whether a step may update the weights."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+from holmes_hpc.engine.precision import LossScale
+from holmes_hpc.errors import RunFailedError
+
+LOG = logging.getLogger(__name__)
+
+MOST_SKIPPED_IN_A_ROW = 50
+"""A run whose steps are all left out has ended, whatever the setting says."""
+
+
+class Guard:
+    """Watches loss and norm, which all ranks know; a step that is not finite is left out or ends the run.
+
+    `skipped` counts the steps left out. In float16 gradients overflow now and then by design: such a step is left out
+    with a smaller loss scale, whatever `train.on_nonfinite` says, until there is no scale left to lower.
+    """
+
+    def __init__(self, train: Any, optimizer: Any, rank: int) -> None:
+        self.scale = LossScale(train.precision, train.loss_scale, train.loss_scale_window)
+        self.skipped = 0
+        self._in_a_row = 0
+        self._stops, self._lr, self._speaks = train.on_nonfinite == "stop", optimizer.lr, rank == 0
+
+    def allows(self, step: int, loss: float, norm: float) -> bool:
+        """Return whether the step may update the weights.
+
+        Raises RunFailedError when it may not and that ends the run.
+        """
+        if math.isfinite(loss) and math.isfinite(norm):
+            self._in_a_row = 0
+            self.scale.good_step()
+            return True
+        before = self.scale.value
+        helps = math.isfinite(loss) and self.scale.overflow()
+        what = f"the gradients are not finite (norm {norm})" if math.isfinite(loss) else f"the loss is {loss}"
+        self.skipped += 1
+        self._in_a_row += 1
+        if (self._stops and not helps) or self._in_a_row > MOST_SKIPPED_IN_A_ROW:
+            often = f" for {self._in_a_row} steps in a row" if self._in_a_row > 1 else ""
+            raise RunFailedError(f"step {step}: {what}{often}; lower optimizer.lr (now {self._lr}) or lengthen "
+                                 "optimizer.warmup_steps, or leave single steps out with train.on_nonfinite=skip")
+        if self._speaks:
+            LOG.warning("step %d: %s; left out%s", step, what,
+                        f", the loss scale is now {self.scale.value:g} (was {before:g})" if helps else "")
+        return False
+
+    def row(self) -> dict[str, Any]:
+        """Return what the metrics say of it."""
+        scale = {"loss_scale": self.scale.value} if self.scale.dynamic else {}
+        return {"skipped_steps": self.skipped, **scale}

@@ -1,0 +1,86 @@
+"""`holmes jobs [RUN ...]`: the table of submitted runs, from their folders and one question to Slurm."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from holmes_hpc.config.folders import default_runs_folder
+from holmes_hpc.errors import HolmesError
+from holmes_hpc.runs import RunFolder
+from holmes_hpc.runs.files import read_json
+from holmes_hpc.runs.find import SWEEP_FILE, find_runs
+from holmes_hpc.submit.board import Board, Row, table, text
+from holmes_hpc.submit.live import rows, show_until_over
+from holmes_hpc.submit.watch import SubmittedRun, Watch
+
+SHOWN = 20
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    parser = argparse.ArgumentParser(prog="holmes jobs", description=(
+        "State, step, tokens/s and loss of the runs that were submitted to Slurm."))
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="a run folder, a folder of runs or of a sweep, a job "
+                                                              f"id, or a run's name; none: the newest {SHOWN}")
+    parser.add_argument("--folder", type=Path, default=default_runs_folder(), help="where runs lie (%(default)s)")
+    parser.add_argument("--watch", action="store_true", help="until all are over; Ctrl-C only stops watching")
+    arguments = parser.parse_args(argv)
+    try:
+        return _show(arguments)
+    except HolmesError as error:
+        sys.stderr.write(f"holmes jobs: {error}\n")
+        return error.exit_status
+    except KeyboardInterrupt:
+        return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    found = [run for folder in find_runs(arguments.runs, arguments.folder) if (run := _submitted(folder))]
+    if not arguments.runs:
+        found = sorted(found, key=_number)[-SHOWN:]
+    if not found:
+        sys.stderr.write(f"holmes jobs: no run in {arguments.folder.absolute()} was submitted to Slurm\n")
+        return 0
+    watch, board = Watch(found), Board(_overrides(arguments.runs))
+    if arguments.watch:
+        show_until_over(watch, board, sys.stdout)
+        return 0
+    watch.poll()
+    _print(rows(watch, board))
+    return 0
+
+
+def _print(shown: list[Row]) -> None:
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(table(shown))
+    else:
+        sys.stdout.write(text(shown))
+
+
+def _submitted(folder: RunFolder) -> SubmittedRun | None:
+    job = read_json(folder.job_path)
+    job_id = job.get("job_id") if isinstance(job, dict) else None
+    return SubmittedRun(str(job_id), folder) if job_id is not None else None
+
+
+def _number(run: SubmittedRun) -> list[int]:
+    return [int(number) for number in run.job_id.split("_")]
+
+
+def _overrides(names: Sequence[str]) -> dict[Path, str]:
+    """Return what distinguishes the runs of the sweeps among the names."""
+    found: dict[Path, str] = {}
+    for name in names:
+        sweep = read_json(Path(name) / SWEEP_FILE)
+        if isinstance(sweep, dict):
+            found |= {Path(run): words for run, words in zip(sweep["runs"], sweep["overrides"], strict=False)}
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""Looks at what `train.resume` names before anything is started, so that a wrong path costs no job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from holmes_hpc.architecture import Architecture
+from holmes_hpc.checkpoint.index import read_index
+from holmes_hpc.checkpoint.model import check_model
+from holmes_hpc.checkpoint.naming import candidates
+from holmes_hpc.errors import CheckpointError, ConfigurationError
+
+WORDS = ("auto", "never")
+
+
+def resolve_resume(config: Any) -> str:
+    """Return `train.resume`, a path made absolute.
+
+    Raises ConfigurationError when no checkpoint lies there, none that is there can be used, or nothing is left to
+    train after it. What its shards hold is checked by the ranks, which read them.
+    """
+    wanted = str(config.train.resume)
+    if wanted in WORDS:
+        return wanted
+    path = Path(wanted).expanduser().absolute()
+    found = candidates(path)
+    if not found:
+        raise ConfigurationError(
+            f"train.resume={wanted}: no checkpoint lies there. Name a checkpoint such as "
+            "runs/mixed/ID/checkpoints/step-000010 or its run folder, or set train.resume to auto or never."
+        )
+    architecture = Architecture.from_config(config.model)
+    refused = []
+    for checkpoint in found:
+        try:
+            index = read_index(checkpoint)
+            check_model(index, architecture)
+        except CheckpointError as error:
+            refused.append(f"{checkpoint.name}: {error}")
+            continue
+        if index.step >= config.train.steps:
+            raise ConfigurationError(
+                f"train.resume={wanted}: {checkpoint.name} was made after step {index.step}, and train.steps="
+                f"{config.train.steps}, so nothing is left to train; raise train.steps."
+            )
+        return str(path)
+    raise ConfigurationError(
+        f"train.resume={wanted}: no checkpoint there can be used. {'. '.join(refused)}. Name another one, set model to "
+        "the one it is of, or start anew by train.resume=never."
+    )

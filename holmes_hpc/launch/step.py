@@ -1,0 +1,52 @@
+"""A rank inside a Slurm step: `python -m holmes_hpc.launch.step RUN_FOLDER`, started by srun.
+
+Signals are held back before anything else is imported, so that one which comes early is not lost and ends nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from holmes_hpc.launch.stopping import block_signals
+
+
+def main(arguments: list[str]) -> int:
+    """Run one rank and return its exit status."""
+    from pathlib import Path
+
+    from holmes_hpc.cluster.slurm.step import read_step
+    from holmes_hpc.errors import HolmesError
+    from holmes_hpc.launch.slurm_rank import be_rank
+    from holmes_hpc.runs import RunFolder
+
+    folder = RunFolder(Path(arguments[0]))
+    try:
+        layout = read_step(os.environ)
+    except HolmesError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_status
+    _redirect_output(folder.log_path(layout.rank))
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    return be_rank(folder, layout, supervised=True)
+
+
+def _redirect_output(path: os.PathLike[str]) -> None:
+    """Send what this rank and its libraries write to its log."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+if __name__ == "__main__":
+    block_signals()
+    status = main(sys.argv[1:])
+    # Nothing is left to do: threads of libraries must not hold the process, and no signal change its status, meanwhile.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,92 @@
+"""Ranks whose own work takes much longer than that of their peers, from the time before each collective."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from holmes_hpc.values import Plan
+
+WINDOW_STEPS = 10
+"""Steps whose median counts, so that one pause (a validation, a checkpoint) makes no straggler."""
+
+FACTOR = 1.5
+"""A rank that takes this many times as long as its peers is a straggler."""
+
+RECOVERED = 1.25
+"""It is one until it takes less than this."""
+
+SHARE_OF_STEP = 0.1
+"""What it takes longer must be this share of a step, else nobody waits for it noticeably."""
+
+
+class Stragglers:
+    """Compares ranks with their peers: same layers, tensor degree and GPU kind; seconds count for each micro-batch.
+
+    `say` is told when the stragglers change. A rank without peers is never one.
+    """
+
+    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
+        self._plan, self._say = plan, say
+        self._peers = _peers(plan)
+        self._work = [_microbatches(plan, rank) for rank in range(plan.world_size)]
+        self._windows: list[deque[float]] = [deque(maxlen=WINDOW_STEPS) for _ in range(plan.world_size)]
+        self._steps: deque[float] = deque(maxlen=WINDOW_STEPS)
+        self.now: list[int] = []
+
+    def add(self, step: int, own_seconds: Sequence[float], step_seconds: float) -> list[int] | None:
+        """Take the seconds that every rank spent outside collectives in a step; return the stragglers' ranks.
+
+        None as long as there are too few steps to tell.
+        """
+        self._steps.append(step_seconds)
+        for window, seconds, work in zip(self._windows, own_seconds, self._work, strict=True):
+            window.append(seconds / work)
+        if len(self._steps) < WINDOW_STEPS:
+            return None
+        medians = [statistics.median(window) for window in self._windows]
+        found = [rank for rank in range(self._plan.world_size) if self._is_slow(rank, medians)]
+        for rank in found:
+            if rank not in self.now:
+                self._say(self._describe(step, rank, medians))
+        for rank in self.now:
+            if rank not in found:
+                self._say(f"step {step}: {self._name(rank)} is no straggler any more")
+        self.now = found
+        return list(found)
+
+    def _is_slow(self, rank: int, medians: list[float]) -> bool:
+        if not self._peers[rank]:
+            return False
+        usual = statistics.median(medians[peer] for peer in self._peers[rank])
+        excess = (medians[rank] - usual) * self._work[rank]
+        factor = RECOVERED if rank in self.now else FACTOR
+        return medians[rank] >= factor * usual and excess >= SHARE_OF_STEP * statistics.median(self._steps)
+
+    def _describe(self, step: int, rank: int, medians: list[float]) -> str:
+        usual = statistics.median(medians[peer] for peer in self._peers[rank])
+        work = self._work[rank]
+        peers = ", ".join(map(str, self._peers[rank][:8])) + (", ..." if len(self._peers[rank]) > 8 else "")
+        times = medians[rank] / max(usual, 1e-9)
+        return (f"step {step}: {self._name(rank)} is a straggler: outside collectives it takes "
+                f"{medians[rank] * work * 1e3:.0f} ms a step, {times:.1f} times as long as its peers "
+                f"(ranks {peers}: {usual * work * 1e3:.0f} ms for as many micro-batches)")
+
+    def _name(self, rank: int) -> str:
+        place = next(place for place in self._plan.ranks if place.rank == rank)
+        return f"rank {rank} on node {place.node or place.slot}"
+
+
+def _peers(plan: Plan) -> list[tuple[int, ...]]:
+    gpus = {place.rank: place.gpu for place in plan.ranks}
+    kinds: dict[int, tuple[object, ...]] = {}
+    for rank in range(plan.world_size):
+        stages = [plan.pipelines[pipeline].stages[number] for pipeline, number in plan.stages_of(rank)]
+        layers = tuple(sorted({(stage.first_layer, stage.num_layers, len(stage.ranks)) for stage in stages}))
+        kinds[rank] = (gpus[rank], layers)
+    return [tuple(peer for peer in kinds if peer != rank and kinds[peer] == kinds[rank]) for rank in kinds]
+
+
+def _microbatches(plan: Plan, rank: int) -> int:
+    return max(1, sum(plan.pipelines[pipeline].microbatches for pipeline in {p for p, _ in plan.stages_of(rank)}))

@@ -1,0 +1,31 @@
+"""Why a plan takes as long as it does, and what could be changed. Needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from holmes_hpc.planner.explain.changes import Change, find_changes
+from holmes_hpc.planner.explain.limits import Limits, find_limits
+from holmes_hpc.planner.explain.restore import restore
+from holmes_hpc.values import Plan
+
+__all__ = ["Change", "Explanation", "Limits", "explain"]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What limits a plan and what the user could change."""
+
+    limits: Limits
+    changes: tuple[Change, ...]
+
+
+def explain(config: Any, plan: Plan, mode: str | None = None) -> Explanation:
+    """Return what limits a plan of a configuration and what could be changed; `mode` as in `planner.plan`.
+
+    The work is bounded: some simulations of the same layout, fewer where one of them is long.
+    """
+    task, layout = restore(config, plan, mode)
+    return Explanation(find_limits(task, layout, plan.schedule, plan.predicted.step_seconds),
+                       find_changes(task, layout, plan.schedule, plan.predicted, plan.strategy))

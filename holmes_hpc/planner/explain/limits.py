@@ -1,0 +1,133 @@
+"""What limits a plan: where the time of its ranks goes, which link is busiest, and where memory is full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from holmes_hpc.planner.compute_cost import GIB
+from holmes_hpc.planner.explain.retrace import Trace, retrace
+from holmes_hpc.planner.memory import RankMemory, memory_per_rank, peaking_rank
+from holmes_hpc.planner.network_cost import Resource
+from holmes_hpc.planner.predict import Layout, compute_cost, core_pools, observe
+from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.traffic import busy_seconds, resource_words
+from holmes_hpc.values import ActionKind, ScheduleChoice
+
+_FULL = 0.85
+"""Share of the step from which on a rank or a link has no time left to speak of."""
+_MOST_MEMORY_ROWS = 4
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of a step: `compute` with the optimizer, `neighbours` waited for, `sums` of gradients waited for."""
+
+    compute: float
+    neighbours: float
+    sums: float
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """Ranks whose memory has the same parts, and what a rank's GPU has, both in GiB."""
+
+    ranks: tuple[int, ...]
+    parts: Mapping[str, float]
+    total_gib: float
+    capacity_gib: float
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where time and memory go. `links` are the shares of the step that NICs and trunks are busy, busiest first.
+
+    `peak` is the rank whose memory is fullest, and `peak_part` the largest part of it; `memory` begins with its row.
+    """
+
+    limited_by: str
+    mean: Shares
+    busiest_rank: int
+    busiest_share: float
+    links: tuple[tuple[str, float], ...]
+    peak: int
+    peak_part: str
+    memory: tuple[MemoryRow, ...]
+
+
+def find_limits(task: Task, layout: Layout, choice: ScheduleChoice, step_seconds: float) -> Limits:
+    """Return what limits a layout whose step was predicted to take `step_seconds`."""
+    timeline, peaks = observe(task, layout, choice)
+    memory = memory_per_rank(compute_cost(task), task.cluster, layout.pipelines, layout.micro_batch_size, peaks)
+    trace = retrace(task, layout, choice)
+    sums = _waits_for_sums(trace)
+    compute = sum(timeline.busy_seconds.values()) / task.cluster.world_size / step_seconds
+    mean_sums = min(1 - compute, sum(sums.values()) / len(sums) / step_seconds)
+    shares = Shares(compute, max(0.0, 1 - compute - mean_sums), mean_sums)
+    busiest = max(timeline.busy_seconds, key=lambda rank: (timeline.busy_seconds[rank], -rank))
+    busiest_share = timeline.busy_seconds[busiest] / step_seconds
+    links = sorted(busy_seconds(task, layout).items(), key=lambda item: (-item[1], item[0]))
+    capacity = {node.slot: task.machine.memory_gib(node) for node in task.cluster.nodes}
+    peak, part = peaking_rank(memory, task.cluster, capacity)
+    cores = _busiest_cores(task, timeline.busy_seconds)
+    verdict = (f"the CPU cores of {cores[0]}, which the ranks share" if cores and cores[1] >= _FULL * step_seconds else
+               _verdict(task, layout, shares, busiest, busiest_share,
+                        [(key, busy / step_seconds) for key, busy in links[:1]]))
+    return Limits(
+        verdict,
+        shares, busiest, busiest_share,
+        tuple((resource_words(key, task.cluster), busy / step_seconds) for key, busy in links),
+        peak, part, _memory_rows(task, memory, capacity, peak))
+
+
+def _busiest_cores(task: Task, busy_seconds_of: Mapping[int, float]) -> tuple[str, float] | None:
+    """Return the cores that several ranks share and are busiest, and for how long each is busy."""
+    pools, sizes = core_pools(task)
+    busy = dict.fromkeys(sizes, 0.0)
+    for rank, pool in pools.items():
+        busy[pool] += busy_seconds_of[rank] / sizes[pool]
+    return max(busy.items(), key=lambda item: item[1]) if busy else None
+
+
+def _waits_for_sums(trace: Trace) -> dict[int, float]:
+    """Return how long each traced rank waits at the end of the step: for its reductions, then for all others'."""
+    spent: dict[int, float] = {}
+    last: dict[int, float] = {}
+    for rank, action, start, end in trace.records:
+        if action.kind in (ActionKind.REDUCE, ActionKind.GATHER):
+            spent[rank] = spent.get(rank, 0.0) + end - start
+        elif action.kind is ActionKind.OPTIMIZER:
+            spent[rank] = spent.get(rank, 0.0) + max(0.0, start - last[rank])
+        last[rank] = end
+    return spent
+
+
+def _verdict(task: Task, layout: Layout, shares: Shares, busiest: int, busiest_share: float,
+             links: Sequence[tuple[Resource, float]]) -> str:
+    if shares.compute >= _FULL:
+        return "computing"
+    if links and links[0][1] >= _FULL:
+        return resource_words(links[0][0], task.cluster)
+    if busiest_share >= _FULL:
+        stages = sorted({s for pipeline in layout.pipelines for s, stage in enumerate(pipeline.stages)
+                         if busiest in stage.ranks})
+        return f"the computing of stage {', '.join(map(str, stages))}, for which the others wait"
+    if shares.sums > shares.neighbours:
+        networks = {layout.groups[i].network for reduction in layout.reductions
+                    for i in (*reduction.inner, *reduction.outer)}
+        return f"sums of gradients over {' and '.join(sorted(networks))}" if networks else "the optimizer"
+    return "the bubble (filling and draining the pipelines, waiting for messages)"
+
+
+def _memory_rows(task: Task, memory: Sequence[RankMemory], capacity: Mapping[str, float], peak: int
+                 ) -> tuple[MemoryRow, ...]:
+    """Return the fullest ranks, that of `peak` first; ranks with equal parts on equal GPUs stand together."""
+    names = [part.name for part in fields(RankMemory)]
+    alike: dict[tuple[float, ...], list[int]] = {}
+    for rank, parts in enumerate(memory):
+        gib = [round(float(getattr(parts, name)) / GIB, 2) for name in names]
+        alike.setdefault((*gib, capacity[task.cluster.node_of(rank).slot]), []).append(rank)
+    rows = [MemoryRow(tuple(ranks), {name: float(getattr(memory[ranks[0]], name)) / GIB for name in names},
+                      memory[ranks[0]].total / GIB, key[-1]) for key, ranks in alike.items()]
+    rows.sort(key=lambda row: (peak not in row.ranks, -row.total_gib / row.capacity_gib, row.ranks))
+    return tuple(rows[:_MOST_MEMORY_ROWS])

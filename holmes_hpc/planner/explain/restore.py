@@ -1,0 +1,34 @@
+"""From a plan back to what the simulator takes: the task and the layout."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.planner.making import task_of
+from holmes_hpc.planner.predict import Layout
+from holmes_hpc.planner.settings import Task
+from holmes_hpc.values import Plan
+
+
+def restore(config: Any, plan: Plan, mode: str | None = None) -> tuple[Task, Layout]:
+    """Return the task and the layout of a plan that was made for a configuration; `mode` as in `planner.plan`.
+
+    The plan says which nodes are used, in which order, and what it chose itself. Raises ConfigurationError where the
+    plan is not of this cluster and model.
+    """
+    task = task_of(config, mode)
+    known = {node.slot: node for node in task.cluster.nodes}
+    slots = tuple(dict.fromkeys(place.slot for place in plan.ranks))
+    missing = [slot for slot in slots if slot not in known]
+    if missing or plan.num_layers != task.architecture.num_layers:
+        what = f"slot {missing[0]}" if missing else f"{plan.num_layers} layers"
+        raise ConfigurationError(f"the plan has {what}, and the configuration has not: they do not belong together. "
+                                 "Give the configuration that the plan was made for.")
+    cluster = dataclasses.replace(task.cluster, nodes=tuple(known[slot] for slot in slots))
+    settings = task.settings.replace(sequence_parallel=plan.sequence_parallel, recompute=plan.recompute,
+                                     global_batch_size=plan.global_batch_size)
+    task = dataclasses.replace(task, settings=settings, cluster=cluster,
+                               machine=dataclasses.replace(task.machine, cluster=cluster))
+    return task, Layout(plan.pipelines, plan.groups, plan.reductions, plan.micro_batch_size)

@@ -1,0 +1,105 @@
+"""One step of a plan simulated again with all its times: for the picture, and for what ranks wait for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from holmes_hpc.planner.network_cost import Resource
+from holmes_hpc.planner.predict import Layout, core_pools, price
+from holmes_hpc.planner.replicas import find_replicas
+from holmes_hpc.planner.schedules import make_schedule
+from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.simulation import Prices, simulate
+from holmes_hpc.values import Action, ActionKind, ScheduleChoice
+
+MOST_ACTIONS = 60_000
+"""Longer steps are shortened before they are traced: they only repeat themselves."""
+_ACTIONS_A_MICROBATCH = 6
+Row = TypeVar("Row")
+_SENDS = {">F": ActionKind.SEND_ACTIVATION, ">B": ActionKind.SEND_GRADIENT}
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What a link carried: `kind` as for actions, the NICs and trunks that it occupied, seconds of the step."""
+
+    kind: ActionKind
+    resources: tuple[Resource, ...]
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A traced step. `records` are (rank, action, start, end); an optimizer's record begins when all ranks are there.
+
+    `microbatches` is how many of its own each pipeline ran: fewer than planned, where the step was shortened. Of
+    replicas that do the same at the same time only one is in it.
+    """
+
+    step_seconds: float
+    records: Sequence[tuple[int, Action, float, float]]
+    transfers: Sequence[Transfer]
+    microbatches: tuple[int, ...]
+    shortened: bool
+
+
+def retrace(task: Task, layout: Layout, choice: ScheduleChoice, most_actions: int = MOST_ACTIONS) -> Trace:
+    """Simulate a step of a layout and return everything that was seen, of at most about `most_actions` actions."""
+    few, own, prices = _without_replicas(task, layout, choice)
+    counts = tuple(pipeline.microbatches for pipeline in few.pipelines)
+    short = _shorten(few, own, most_actions)
+    schedule = make_schedule(short.pipelines, short.groups, short.reductions, own)
+    timeline = simulate(schedule, short.reductions, prices, trace=True)
+    records = [(rank, action, max(start, end - prices.optimizer[rank]) if action.kind is ActionKind.OPTIMIZER
+                else start, end) for rank, action, start, end in timeline.records]
+    now = tuple(pipeline.microbatches for pipeline in short.pipelines)
+    return Trace(timeline.step_seconds, records, [_transfer(prices, *each) for each in timeline.transfers], now,
+                 now != counts)
+
+
+def _without_replicas(task: Task, layout: Layout, choice: ScheduleChoice
+                      ) -> tuple[Layout, ScheduleChoice, Prices]:
+    if core_pools(task)[0]:
+        return layout, choice, price(task, layout)
+    replicas = find_replicas(task.cluster, layout.pipelines)
+    few = dataclasses.replace(layout, pipelines=replicas.picked, reductions=replicas.restrict(layout.reductions))
+    return few, _of_pipelines(choice, replicas.chosen), replicas.fill_trunks(price(task, few))
+
+
+def _of_pipelines(choice: ScheduleChoice, chosen: Sequence[int]) -> ScheduleChoice:
+    """Return a schedule's choice for some of the pipelines: the rows that it has for each."""
+    def pick(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+        return tuple(rows[p] for p in chosen) if len(rows) > 1 else rows
+
+    return dataclasses.replace(choice, hop_warmups=pick(choice.hop_warmups), stage_times=pick(choice.stage_times),
+                               hop_times=pick(choice.hop_times))
+
+
+def _shorten(layout: Layout, choice: ScheduleChoice, most_actions: int) -> Layout:
+    """Return the layout with fewer micro-batches in proportion, but enough to fill and drain every pipeline."""
+    whole = sum(_ACTIONS_A_MICROBATCH * pipeline.microbatches * sum(len(stage.ranks) for stage in pipeline.stages)
+                for pipeline in layout.pipelines)
+    if whole <= most_actions:
+        return layout
+    pipelines = []
+    for pipeline in layout.pipelines:
+        depth = len(pipeline.stages)
+        least = 2 * (depth + choice.warmup_extra * depth)
+        count = max(least, pipeline.microbatches * most_actions // whole)
+        # Interleaved schedules take micro-batches in rounds of as many as there are ranks.
+        count += -count % (depth // choice.chunks)
+        pipelines.append(dataclasses.replace(pipeline, microbatches=min(pipeline.microbatches, count)))
+    return dataclasses.replace(layout, pipelines=tuple(pipelines))
+
+
+def _transfer(prices: Prices, what: str, start: float, end: float) -> Transfer:
+    pair, _, message = what.partition(" ")
+    if message:
+        sender, receiver = map(int, pair.split(">"))
+        return Transfer(_SENDS[f">{message[0]}"], tuple(prices.messages[sender, receiver].busy), start, end)
+    kind, index = ActionKind(what[0]), int(what[1:])
+    return Transfer(kind, tuple(prices.reductions[index].busy), start, end)

@@ -1,0 +1,129 @@
+"""Writing a plan out for Megatron-LM: files that start it as the plan says. Needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holmes_hpc.architecture import Architecture
+from holmes_hpc.cluster.nics import NICS
+from holmes_hpc.errors import ConfigurationError, PlanRefusedError
+from holmes_hpc.planner.describe import seconds_words
+from holmes_hpc.planner.explain.restore import restore
+from holmes_hpc.planner.making import plan as make_plan
+from holmes_hpc.planner.megatron_export.arguments import model_arguments, plan_arguments
+from holmes_hpc.planner.megatron_export.as_run import predict_as_run, within_megatron
+from holmes_hpc.planner.megatron_export.communicators import communicator_files, kind_networks
+from holmes_hpc.planner.megatron_export.mapping import Grid, map_plan
+from holmes_hpc.planner.megatron_export.scripts import (
+    WORLD_GROUP,
+    arguments_script,
+    environment_script,
+    rank_table,
+    run_script,
+)
+from holmes_hpc.values import Plan, Prediction
+
+__all__ = ["Export", "export"]
+
+
+@dataclass(frozen=True)
+class Export:
+    """A plan and what is predicted of it under Megatron-LM; `files` by name, README.txt first."""
+
+    plan: Plan
+    predicted: Prediction
+    files: dict[str, str]
+
+    @property
+    def text(self) -> str:
+        """All files, each below its name."""
+        return "\n".join(f"==== {name} ====\n{content}" for name, content in self.files.items())
+
+    def write(self, folder: Path) -> None:
+        """Write the files. Raises ConfigurationError where the folder cannot be written."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, content in self.files.items():
+                (folder / name).write_text(content, encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"output_folder={folder}: cannot be written: {error.strerror or error}; name "
+                                     "another folder.") from None
+
+
+def export(config: Any) -> Export:
+    """Plan within what Megatron-LM can run, and return the files.
+
+    With `parallel.strategy=auto` the fastest of the plans of auto, holmes and megatron that Megatron-LM can express,
+    as it runs them. Raises PlanRefusedError where there is none, with the reasons.
+    """
+    limited = within_megatron(config)
+    strategy = str(config.parallel.strategy)
+    found: list[tuple[float, Export]] = []
+    refusals: list[PlanRefusedError] = []
+    for name in ("auto", "holmes", "megatron") if strategy == "auto" else (strategy,):
+        limited.parallel.strategy = name
+        try:
+            made = _export(limited, make_plan(limited, "slurm"), refusals)
+        except PlanRefusedError as refusal:
+            refusals.append(refusal)
+            continue
+        found.append((made.predicted.step_seconds, made))
+    if not found:
+        raise PlanRefusedError(" Or: ".join(dict.fromkeys(map(str, refusals))))
+    return min(found, key=lambda each: each[0])[1]
+
+
+def _export(config: Any, plan: Plan, refusals: list[PlanRefusedError]) -> Export:
+    grid = map_plan(plan)
+    task, _ = restore(config, plan, "slurm")
+    cluster = task.cluster
+    on_cpu = [node.slot for node in cluster.nodes if node.gpu == "cpu"]
+    if on_cpu:
+        raise PlanRefusedError(f"output=megatron: {on_cpu[0]} has no GPU, and Megatron-LM computes on GPUs. Describe "
+                               "GPUs in the cluster file.")
+    one_network = plan.groups[0].network if plan.strategy == "megatron" else None
+    networks = kind_networks(grid, cluster, one_network)
+    predicted = predict_as_run(config, plan, networks)
+    texts = communicator_files(networks)
+    alike = len(set(texts.values())) == 1
+    names = {fabric: "communicators.yaml" if alike else f"communicators-{fabric}.yaml" for fabric in texts}
+    wrapped = cluster.shared_network(range(plan.world_size)) == "ethernet" and any(
+        NICS[node.nic].rdma for node in cluster.nodes)
+    decided = plan_arguments(config, plan, grid)
+    files = {
+        "README.txt": _readme(plan, grid, predicted, refusals, wrapped=wrapped),
+        "ranks.txt": rank_table(grid, plan),
+        "arguments.sh": arguments_script(decided, model_arguments(Architecture.from_config(config.model),
+                                                                  plan.tied_embeddings)),
+        **{names[fabric]: text for fabric, text in texts.items()},
+        "environment.sh": environment_script(grid, cluster, names),
+        "run.sh": run_script(grid, wrapped=wrapped),
+    }
+    if wrapped:
+        files["world_group.py"] = WORLD_GROUP
+    return Export(plan, predicted, files)
+
+
+def _readme(plan: Plan, grid: Grid, predicted: Prediction, refusals: list[PlanRefusedError], *, wrapped: bool) -> str:
+    lines = [
+        f"A plan of the strategy {plan.strategy} for Megatron-LM: tensor {grid.tensor}, pipeline {grid.pipeline}, data "
+        f"{grid.data}, layers {'+'.join(map(str, grid.layers))}, {grid.microbatches} micro-batches of "
+        f"{plan.micro_batch_size} in each pipeline.",
+        f"Predicted as Megatron-LM runs it: {seconds_words(predicted.step_seconds)} a step, "
+        f"{predicted.tokens_per_second:,.0f} tokens/s, at most {max(predicted.memory_gib_per_rank):.1f} GiB a rank.",
+        "Written from Megatron-core's published formulas and options; not yet run with Megatron-LM.",
+        "",
+        "ranks.txt        which rank of Megatron's each of Slurm's is" + (" (the same)" if grid.is_identity else ""),
+        "arguments.sh     the arguments that the plan decides, and the model",
+        "communicators    the network of each kind of process group (--nccl-communicator-config-path)",
+        "environment.sh   rank, addresses and NCCL's settings of a node, by Slurm's rank",
+        "run.sh           what each task of srun runs",
+    ]
+    if wrapped:
+        lines.append("world_group.py   puts torch's default process group, for which Megatron-LM names no network, on "
+                     "sockets")
+    lines += ["", *(f"Another plan was left out. {refusal}" for refusal in dict.fromkeys(map(str, refusals)))]
+    return "\n".join(lines).rstrip() + "\n"
+

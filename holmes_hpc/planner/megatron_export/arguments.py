@@ -1,0 +1,66 @@
+"""The command-line arguments of Megatron-LM that a plan decides, by their names in `megatron/training/arguments.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holmes_hpc.architecture import Architecture
+from holmes_hpc.planner.megatron_export.mapping import Grid
+from holmes_hpc.values import Plan
+
+
+def plan_arguments(config: Any, plan: Plan, grid: Grid) -> list[tuple[str, ...]]:
+    """Return what the plan decides: degrees, layers by stage, batch, recomputation, overlap, precision."""
+    found: list[tuple[str, ...]] = [
+        ("--tensor-model-parallel-size", str(grid.tensor)),
+        ("--pipeline-model-parallel-size", str(grid.pipeline)),
+    ]
+    if grid.layout is not None:
+        found.append(("--pipeline-model-parallel-layout", grid.layout))
+    elif grid.chunks > 1:
+        found.append(("--num-virtual-stages-per-pipeline-rank", str(grid.chunks)))
+    if grid.pipelines_first:
+        found.append(("--use-tp-pp-dp-mapping",))
+    found += [("--micro-batch-size", str(plan.micro_batch_size)), ("--global-batch-size", str(plan.global_batch_size))]
+    if plan.sequence_parallel:
+        found.append(("--sequence-parallel",))
+    if plan.recompute != "none":
+        found.append(("--recompute-granularity", plan.recompute))
+    if plan.recompute == "full":
+        found += [("--recompute-method", "uniform"), ("--recompute-num-layers", "1")]
+    if config.parallel.overlap_param_gather:
+        found += [("--use-distributed-optimizer",), ("--overlap-grad-reduce",), ("--overlap-param-gather",)]
+    elif config.parallel.overlap_grad_reduce:
+        found.append(("--overlap-grad-reduce",))
+    precision = {"bfloat16": "--bf16", "float16": "--fp16"}.get(str(config.train.precision))
+    return [*found, (precision,)] if precision else found
+
+
+def model_arguments(model: Architecture, tied_embeddings: bool) -> list[tuple[str, ...]]:
+    """Return the architecture. The vocabulary is the tokenizer's; it is not padded, since the plan counts it whole."""
+    found: list[tuple[str, ...]] = [
+        ("--num-layers", str(model.num_layers)),
+        ("--hidden-size", str(model.hidden_size)),
+        ("--ffn-hidden-size", str(model.ffn_hidden_size)),
+        ("--num-attention-heads", str(model.num_heads)),
+    ]
+    if model.num_kv_heads != model.num_heads:
+        found += [("--group-query-attention",), ("--num-query-groups", str(model.num_kv_heads))]
+    found += [
+        ("--seq-length", str(model.sequence_length)),
+        ("--max-position-embeddings", str(model.sequence_length)),
+        ("--normalization", {"rmsnorm": "RMSNorm"}.get(model.normalization, "LayerNorm")),
+        ("--norm-epsilon", f"{model.normalization_epsilon:g}"),
+    ]
+    if model.position_embedding == "rotary":
+        found += [("--position-embedding-type", "rope"), ("--rotary-base", f"{model.rotary_base:.0f}")]
+    else:
+        found.append(("--position-embedding-type", "learned_absolute"))
+    if model.activation == "swiglu":
+        found.append(("--swiglu",))
+    if not model.bias:
+        found.append(("--disable-bias-linear",))
+    if not tied_embeddings:
+        found.append(("--untie-embeddings-and-output-weights",))
+    return [*found, ("--init-method-std", f"{model.initialization_std:g}"), ("--attention-dropout", "0"),
+            ("--hidden-dropout", "0"), ("--make-vocab-size-divisible-by", "1")]

@@ -1,0 +1,55 @@
+"""What Megatron-LM makes of a plan, as the planner sees it: its schedule, its groups, one network for each kind."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.explain.restore import restore
+from holmes_hpc.planner.groups import GroupRules, find_groups
+from holmes_hpc.planner.megatron_export.communicators import ETHERNET
+from holmes_hpc.planner.predict import predict
+from holmes_hpc.values import Group, Plan, Prediction, ScheduleChoice
+
+_KINDS = {"tensor": "tp", "pipeline": "pp", "data": "dp", "embedding": "embd"}
+
+
+def within_megatron(config: Any) -> Any:
+    """Return the configuration with what it leaves open limited to what Megatron-LM has.
+
+    That is 1F1B (interleaved where there are chunks) without extra warm-up and turns, and sums of gradients in one
+    level. Raises PlanRefusedError where it asks for something else.
+    """
+    limited = config.copy()
+    parallel = limited.parallel
+    if parallel.schedule not in ("auto", "1f1b", "interleaved"):
+        raise PlanRefusedError(f"output=megatron: parallel.schedule={parallel.schedule}: Megatron-LM has no such "
+                               "schedule. Set it to auto, 1f1b or interleaved.")
+    if parallel.warmup_extra not in ("auto", 0):
+        raise PlanRefusedError(f"output=megatron: parallel.warmup_extra={parallel.warmup_extra}: Megatron-LM's warm-up "
+                               "has no extra forwards. Set it to auto or 0.")
+    for key, what in (("turns", "turns on the slow NIC"), ("two_level", "sums of gradients in two levels like ours")):
+        if parallel[key]:
+            raise PlanRefusedError(f"output=megatron: parallel.{key}=true: Megatron-LM has no {what}. "
+                                   f"Set it to null or false.")
+    if parallel.schedule == "auto":
+        parallel.schedule = "interleaved" if parallel.chunks > 1 else "1f1b"
+    parallel.warmup_extra, parallel.turns, parallel.two_level = 0, False, False
+    return limited
+
+
+def predict_as_run(config: Any, plan: Plan, networks: Mapping[str, Mapping[str, str]]) -> Prediction:
+    """Return what is predicted of a plan when Megatron-LM runs it; `networks` is that of `kind_networks`."""
+    task, layout = restore(config, plan, "slurm")
+    groups, reductions = find_groups(task.architecture, task.cluster, plan.pipelines, GroupRules(one_network=True))
+
+    def network_of(group: Group) -> str:
+        fabric = task.cluster.node_of(group.ranks[0]).fabric
+        shared = task.cluster.shared_network(group.ranks)
+        return shared if shared == "local" else networks[fabric].get(_KINDS.get(group.kind, ""), ETHERNET)
+
+    own = tuple(dataclasses.replace(group, network=network_of(group)) for group in groups)
+    choice = ScheduleChoice(plan.schedule.name, chunks=plan.schedule.chunks)
+    return predict(task, dataclasses.replace(layout, groups=own, reductions=reductions), choice)

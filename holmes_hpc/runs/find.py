@@ -1,0 +1,66 @@
+"""Finds runs by what a user has at hand: a folder, a job id, a run's id or name, a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.runs.files import read_json
+from holmes_hpc.runs.folder import RunFolder
+
+SWEEP_FILE = "sweep.json"
+"""In the folder of a sweep: its runs and their overrides."""
+
+
+def find_runs(texts: Sequence[str], base: Path) -> list[RunFolder]:
+    """Return the runs that `texts` name, oldest first, each once; all runs below `base` where there are none.
+
+    A text is a run folder, a folder of runs or of a sweep, or below `base` a job id, a run's id or a run's name.
+    Raises ConfigurationError for a text that names no run.
+    """
+    if not texts:
+        return _runs_below(base, "*/*")
+    found: dict[Path, RunFolder] = {}
+    for text in texts:
+        runs = _named(text, base)
+        if not runs:
+            raise ConfigurationError(
+                f"{text}: no run has this folder, job id, id or name; looked in {base.absolute()} too (--folder "
+                "names another), where the runs are " + (", ".join(_names(base)) or "none"))
+        found |= {folder.path: folder for folder in runs}
+    return list(found.values())
+
+
+def find_run(text: str, base: Path) -> RunFolder:
+    """Return the newest run that `text` names. Raises ConfigurationError as `find_runs` does."""
+    return max(find_runs([text], base), key=lambda folder: folder.id)
+
+
+def _named(text: str, base: Path) -> list[RunFolder]:
+    for path in (Path(text).expanduser(), base / text):
+        if path.is_dir():
+            return _in_folder(path.resolve())
+    linked = sorted(base.glob(f"*/slurm-{text}")) if text.replace("_", "").isdigit() else []
+    if linked:
+        return [RunFolder(path.resolve()) for path in linked]
+    return [RunFolder(path) for path in base.glob(f"*/{text}") if (path / "config.yaml").exists()] \
+        if "/" not in text and text not in ("", ".", "..") and not set(text) & set("*?[") else []
+
+
+def _in_folder(path: Path) -> list[RunFolder]:
+    if (path / "config.yaml").exists() or (path / "job.json").exists():
+        return [RunFolder(path)]
+    sweep = read_json(path / SWEEP_FILE)
+    if isinstance(sweep, dict):
+        return [RunFolder(Path(run)) for run in sweep.get("runs", [])]
+    return _runs_below(path, "*") or _runs_below(path, "*/*")
+
+
+def _runs_below(base: Path, pattern: str) -> list[RunFolder]:
+    found = [path.parent for path in base.glob(f"{pattern}/config.yaml") if not path.parent.is_symlink()]
+    return [RunFolder(path.absolute()) for path in sorted(found, key=lambda path: path.name)]
+
+
+def _names(base: Path) -> list[str]:
+    return sorted({folder.name for folder in _runs_below(base, "*/*")})

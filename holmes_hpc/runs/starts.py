@@ -1,0 +1,151 @@
+"""The files of one start of a Slurm job: how its ranks find each other, and how each of them ended.
+
+Every start has a folder of its own below `starts/`, so what an earlier one left is never taken for this one's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holmes_hpc.runs.files import read_json, write_json_atomic
+from holmes_hpc.runs.folder import RunFolder
+
+_HANG = "HangError"
+_NETWORK_ERRORS = ("NetworkError", "DistBackendError", "RuntimeError", "RefusedError")
+"""What a rank ends with that only lost a neighbour."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of a run: the folder `starts/<job id>-<restart>-<step id>`."""
+
+    run: RunFolder
+    name: str
+
+    @classmethod
+    def newest(cls, run: RunFolder) -> Start | None:
+        """Return the start that was made last, None where no rank came as far."""
+        found = sorted(run.starts.glob("*/"), key=lambda path: (path.stat().st_ctime, path.name))
+        return cls(run, found[-1].name) if found else None
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.run.starts / self.name
+
+    @property
+    def rendezvous_path(self) -> Path:
+        """Where rank 0 says how to reach it."""
+        return self.path / "rendezvous.json"
+
+    def write(self, name: str, value: Any) -> None:
+        """Write a file for the other ranks; they see it whole or not at all."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json_atomic(self.path / name, value)
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """Return what another rank wrote, None where it has not yet."""
+        # Opening the folder makes a network file system ask its server; else it may go on for half a minute to say
+        # from memory that the file does not exist.
+        try:
+            os.scandir(self.path).close()
+        except OSError:
+            return None
+        value = read_json(self.path / name)
+        return value if isinstance(value, dict) else None
+
+    def write_end(self, rank: int, node: str, status: int, *, told: str | None = None) -> None:
+        """Say how a rank ends; `told` names the signal where it was made to. One that is killed says nothing."""
+        self.write(f"ended-{rank}.json", {"rank": rank, "node": node, "status": status, "told": told,
+                                          "time": time.time()})
+
+    def ranks(self) -> dict[int, str]:
+        """Return the node of every rank whose node reported."""
+        found: dict[int, str] = {}
+        for path in self.path.glob("node-*.json"):
+            data = read_json(path) or {}
+            found |= {int(rank): data["report"]["node"] for rank in data.get("ranks", ())}
+        return dict(sorted(found.items()))
+
+    def ends(self) -> dict[int, Mapping[str, Any]]:
+        """Return what each rank said of its end; a rank that left an error and no more ended by that."""
+        marks = (read_json(path) for path in self.path.glob("ended-*.json"))
+        ends: dict[int, Mapping[str, Any]] = {int(end["rank"]): end for end in marks if isinstance(end, dict)}
+        for rank, node in self.ranks().items():
+            error = self.run.rank_error_path(rank)
+            if rank not in ends and error.exists():
+                ends[rank] = {"rank": rank, "node": node, "status": 1, "told": None, "time": error.stat().st_mtime}
+        return ends
+
+    def anyone_failed(self) -> bool:
+        """Say whether a rank ended by an error; then no step will be finished any more."""
+        return any(end["status"] not in (0, 3) and end["told"] is None for end in self.ends().values())
+
+    def cause(self) -> str | None:
+        """Return what failed first, on which rank and node, and where to read more; None where no rank failed.
+
+        Ranks that were killed come before those that failed by themselves, and these before those that only lost a
+        neighbour. Where ranks waited for others in vain, the rank that they name comes first: Slurm kills it
+        afterwards.
+        """
+        nodes, ends = self.ranks(), self.ends()
+        hang = self._hang(nodes, ends)
+        if hang is not None:
+            return hang
+        silent = {rank: node for rank, node in nodes.items() if rank not in ends}
+        if silent:
+            return self._describe_silent(silent, nodes)
+        failed = [end for end in ends.values() if end["status"] not in (0, 3)]
+        failed.sort(key=lambda end: (self._is_consequence(end), end["time"]))
+        return self._describe(failed[0]) if failed else None
+
+    def failed_nodes(self) -> list[str]:
+        """Return the nodes all of whose ranks ended without a word, where other nodes' ranks did not."""
+        nodes, ends = self.ranks(), self.ends()
+        alive = {nodes[rank] for rank in ends if rank in nodes}
+        return sorted(set(nodes.values()) - alive) if alive else []
+
+    def _describe_silent(self, silent: Mapping[int, str], nodes: Mapping[int, str]) -> str:
+        first = min(silent)
+        whole = [node for node in self.failed_nodes() if list(nodes.values()).count(node) > 1]
+        if len(silent) == len(nodes):
+            return f"all ranks were killed without a word; see {self.run.logs}"
+        if whole:
+            return (f"all ranks of node {' and of node '.join(whole)} were killed without a word: the node failed, or "
+                    f"it has no memory left; log of rank {first}: {self.run.log_path(first)}")
+        names = ", ".join(f"rank {rank} on node {node}" for rank, node in silent.items())
+        return (f"{names} was ended by SIGKILL, or by a fault of its own (if nobody killed it, the kernel may have: "
+                f"out of memory); log: {self.run.log_path(first)}")
+
+    def _hang(self, nodes: Mapping[int, str], ends: Mapping[int, Mapping[str, Any]]) -> str | None:
+        """Return what a rank says that waited in vain; None where there is none, or a rank failed by itself."""
+        reports = {rank: read_json(self.run.rank_error_path(rank)) or {} for rank in nodes}
+        hangs = [report for report in reports.values() if report.get("type") == _HANG]
+        by_themselves = [rank for rank, end in ends.items() if end["status"] not in (0, 3)
+                         and not self._is_consequence(end) and reports.get(rank, {}).get("type") != _HANG]
+        return str(hangs[0]["message"]) if hangs and not by_themselves else None
+
+    def _is_consequence(self, end: Mapping[str, Any]) -> int:
+        if end["told"] is not None:
+            return 2
+        return int(self._error_type(end) in (None, *_NETWORK_ERRORS))
+
+    def _error_type(self, end: Mapping[str, Any]) -> str | None:
+        report = read_json(self.run.rank_error_path(end["rank"]))
+        return report.get("type") if isinstance(report, dict) else None
+
+    def _describe(self, end: Mapping[str, Any]) -> str:
+        rank = end["rank"]
+        who, log = f"rank {rank} on node {end['node']}", f"log: {self.run.log_path(rank)}"
+        report = read_json(self.run.rank_error_path(rank))
+        if end["told"] is not None:
+            return f"{who} was ended by {end['told']}; {log}"
+        if not isinstance(report, dict):
+            return f"{who} ended with status {end['status']}; {log}"
+        words = report["message"] if report.get("ours") else f"{report['type']}: {report['message']}"
+        return f"{words} [{who}; {log}]"

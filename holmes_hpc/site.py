@@ -1,0 +1,66 @@
+"""`holmes site NAME`: write a first cluster file from what Slurm tells."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from holmes_hpc.config.folders import user_folder
+from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.submit.inventory import Inventory, ask_slurm, read_saved
+from holmes_hpc.submit.site import describe_site
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    parser = argparse.ArgumentParser(prog="holmes site", description=(
+        "Write a first cluster file from sinfo and scontrol, or from what they printed elsewhere."))
+    parser.add_argument("name", metavar="NAME", help="the cluster's name, for +cluster=NAME")
+    parser.add_argument("--nodes", type=Path, metavar="FILE", help="instead of asking Slurm: the output of `scontrol "
+                        "show node` or of `sinfo` with features, or a slurm.conf")
+    parser.add_argument("--topology", type=Path, metavar="FILE", help="with --nodes: the output of `scontrol show "
+                        "topology`, or a topology.conf")
+    parser.add_argument("--output", default=None, metavar="FILE",
+                        help="where to write it; - prints it (default: the folder of your own cluster files)")
+    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    arguments = parser.parse_args(argv)
+    try:
+        return _write(arguments)
+    except HolmesError as error:
+        sys.stderr.write(f"holmes site: {error}\n")
+        return error.exit_status
+
+
+def _write(arguments: argparse.Namespace) -> int:
+    text = describe_site(_inventory(arguments), arguments.name)
+    if arguments.output == "-":
+        sys.stdout.write(text)
+        return 0
+    path = Path(arguments.output) if arguments.output else user_folder() / "cluster" / f"{arguments.name}.yaml"
+    if path.exists() and not arguments.force:
+        raise ConfigurationError(f"{path} is there already; give another NAME, or --force to replace it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}; name another --output") from error
+    doubts = text.count("# ?")
+    sys.stderr.write(f"holmes site: wrote {path}; {doubts} values are guesses, marked `# ?`. Look at them, then check "
+                     f"with `holmes doctor +cluster={arguments.name}`\n")
+    return 0
+
+
+def _inventory(arguments: argparse.Namespace) -> Inventory:
+    if arguments.nodes is None:
+        return ask_slurm()
+    try:
+        topology = arguments.topology.read_text() if arguments.topology else None
+        return read_saved(arguments.nodes.read_text(), topology)
+    except OSError as error:
+        raise ConfigurationError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

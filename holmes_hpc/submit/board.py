@@ -1,0 +1,125 @@
+"""The table of submitted runs: state, step, tokens per second and loss of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.table import Table
+
+from holmes_hpc.cluster.slurm.states import is_final
+from holmes_hpc.runs import RunFolder, last_metrics, read_result
+from holmes_hpc.submit.states import JobStatus
+from holmes_hpc.submit.watch import Watched
+
+TRACEBACK_LINES = 6
+COLUMNS = ("job", "run", "state", "step", "tokens/s", "loss")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run of the table; what is not known is None."""
+
+    job_id: str
+    folder: RunFolder
+    state: str
+    step: int | None
+    steps: int | None
+    tokens_per_second: float | None
+    loss: float | None
+    words: str = ""
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the cells of COLUMNS, and the overrides where there are any."""
+        step = "" if self.step is None else f"{self.step}/{self.steps}" if self.steps else str(self.step)
+        speed = "" if self.tokens_per_second is None else f"{self.tokens_per_second:,.0f}"
+        loss = "" if self.loss is None else f"{self.loss:.3f}"
+        run = f"{self.folder.name}/{self.folder.id}"
+        return (self.job_id, run, self.state, step, speed, loss, *([self.words] if self.words else []))
+
+
+class Board:
+    """Reads the rows of runs; `words` are what to show beside the run in a folder, such as its overrides."""
+
+    def __init__(self, words: Mapping[Path, str] | None = None) -> None:
+        self._words = words or {}
+        self._steps: dict[RunFolder, int | None] = {}
+
+    def row(self, watched: Watched) -> Row:
+        """Return the row of a run as its folder and Slurm tell of it."""
+        folder = watched.run.folder
+        result, last = read_result(folder) or {}, last_metrics(folder) or {}
+        if folder not in self._steps:
+            self._steps[folder] = planned_steps(folder)
+        done = result.get("status") == "completed"
+        return Row(
+            job_id=watched.run.job_id, folder=folder, state=shown_state(watched.status, result.get("status")),
+            step=last.get("step"), steps=self._steps[folder], loss=last.get("loss"),
+            tokens_per_second=(result if done else last).get("tokens_per_second_median" if done
+                                                             else "tokens_per_second"),
+            words=self._words.get(folder.path, ""))
+
+
+def shown_state(status: JobStatus | None, result: str | None) -> str:
+    """Return a run's state in a word: what its ranks wrote at its end, else what Slurm says.
+
+    A failed run whose job lives is on its way back into the queue, as after a node died.
+    """
+    if result == "completed" or (result == "failed" and (status is None or is_final(status.state))):
+        return result
+    if status is None:
+        return result or "unknown"
+    reason = f" ({status.reason})" if status.reason and status.state == "PENDING" else ""
+    return status.state.lower() + reason
+
+
+def planned_steps(folder: RunFolder) -> int | None:
+    """Return `train.steps` of a run, or None where its configuration cannot be read."""
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return int(yaml.load(folder.config_path.read_text(), loader)["train"]["steps"])  # noqa: S506
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError):
+        return None
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """Return the rows as a table for a terminal."""
+    drawn = Table(box=None, pad_edge=False)
+    named = any(row.words for row in rows)
+    for name in COLUMNS + (("overrides",) if named else ()):
+        drawn.add_column(name, justify="right" if name in ("step", "tokens/s", "loss") else "left",
+                         overflow="fold" if name == "overrides" else "ellipsis", no_wrap=name != "overrides")
+    for row in rows:
+        cells = row.cells()
+        drawn.add_row(*cells, *([""] if named and not row.words else []))
+    return drawn
+
+
+def text(rows: Sequence[Row]) -> str:
+    """Return the rows as aligned lines of plain text."""
+    named = any(row.words for row in rows)
+    lines = [COLUMNS + (("overrides",) if named else ()), *(row.cells() for row in rows)]
+    widths = [max(len(line[column]) for line in lines if column < len(line)) for column in range(len(lines[0]))]
+    align: list[Callable[[str, int], str]] = [str.rjust if name in ("step", "tokens/s", "loss") else str.ljust
+                                              for name in lines[0]]
+    return "".join("  ".join(align[column](cell, widths[column]) for column, cell in enumerate(line)).rstrip() + "\n"
+                   for line in lines)
+
+
+def failure_lines(folder: RunFolder) -> list[str]:
+    """Return why a run failed: its error, and the last lines of the traceback of the rank that failed first."""
+    lines = [str((read_result(folder) or {}).get("error") or f"no error is written down; see {folder.logs}")]
+    reports = sorted(folder.ranks.glob("rank-*.error.json"), key=lambda path: path.stat().st_mtime_ns)
+    for path in reports[:1]:
+        try:
+            report = json.loads(path.read_text())
+        except ValueError:
+            continue
+        rank = path.name.removeprefix("rank-").partition(".")[0]
+        lines.append(f"rank {rank}, the last lines of its traceback:")
+        lines += [f"  {line}" for line in report["traceback"].rstrip().splitlines()[-TRACEBACK_LINES:]]
+    return lines

@@ -1,0 +1,31 @@
+"""Follows one submitted run until it is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from holmes_hpc.runs import read_metrics
+from holmes_hpc.submit.watch import SubmittedRun, Watch, settle
+
+LOOK_SECONDS = 0.5
+"""Between two looks into the run folder; Slurm is asked less often."""
+
+
+def follow(run: SubmittedRun, on_row: Callable[[dict[str, Any]], None], on_state: Callable[[str], None]) -> int:
+    """Report new steps and states until the job is over; return 0 or 1."""
+    watch, seen, told = Watch([run]), 0, None
+    while True:
+        watch.poll()
+        rows = read_metrics(run.folder)
+        for row in rows[seen:]:
+            on_row(row)
+        seen = len(rows)
+        status = watch.runs[0].status
+        if status is not None and status != told:
+            told = status
+            on_state(str(status))
+        if watch.over:
+            return settle(watch.runs[0])
+        time.sleep(LOOK_SECONDS)

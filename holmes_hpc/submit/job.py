@@ -1,0 +1,117 @@
+"""Submits runs to Slurm: one, or the runs of a sweep as arrays and single jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.runs import RunFolder, write_job, write_result
+from holmes_hpc.submit.commands import SlurmCommandError, run_command_aloud
+from holmes_hpc.submit.components import job_components, job_shape
+from holmes_hpc.submit.fit import check_submission
+from holmes_hpc.submit.script import JobRequest, render_script
+from holmes_hpc.submit.watch import SubmittedRun
+
+
+def job_request(config: Any, folder: RunFolder | None, **further: Any) -> JobRequest:
+    """Return what the batch script of a run will say. Raises ConfigurationError as `job_components` does."""
+    components = job_components(config.cluster, config.launch.sbatch)
+    return JobRequest(str(config.run.name or config.cluster.name), components, config.launch, folder, **further)
+
+
+def submit(config: Any, folder: RunFolder, dependency: str | None = None) -> SubmittedRun:
+    """Submit the run whose configuration and plan lie in `folder`, and return its job.
+
+    `dependency` is sbatch's. Raises SlurmCommandError with sbatch's whole error output where it refuses, and
+    ConfigurationError where a partition holds nodes that cannot talk to each other.
+    """
+    request = job_request(config, folder, dependency=dependency)
+    try:
+        check_submission(config)
+        job_id = hand_over(request, folder.path / "submission", job_shape(config.cluster))
+    except HolmesError as error:
+        write_result(folder, "failed", error=str(error), emulated=False)
+        raise
+    return record(request, folder, job_id)
+
+
+def submit_array(configs: Sequence[Any], folders: Sequence[RunFolder], place: Path, *, at_a_time: int | None = None,
+                 dependency: str | None = None) -> list[SubmittedRun]:
+    """Submit runs whose scripts differ by their run folders alone as one array; `place` is a new folder for it.
+
+    `at_a_time` is how many of them run at once. Raises as `submit` does.
+    """
+    place.mkdir(parents=True)
+    for number, folder in enumerate(folders):
+        (place / str(number)).symlink_to(folder.path)
+    throttle = f"%{at_a_time}" if at_a_time is not None and at_a_time < len(folders) else ""
+    request = job_request(configs[0], None, links=place, array=f"0-{len(folders) - 1}{throttle}",
+                          dependency=dependency)
+    try:
+        check_submission(configs[0])
+        job_id = hand_over(request, place / "submission", "array")
+    except HolmesError as error:
+        for folder in folders:
+            write_result(folder, "failed", error=str(error), emulated=False)
+        raise
+    return [record(request, folder, f"{job_id}_{number}") for number, folder in enumerate(folders)]
+
+
+def hand_over(request: JobRequest, place: Path, shape: str) -> str:
+    """Submit a batch script through submitit, which keeps it in the folder `place`; return the job's id.
+
+    Raises SlurmCommandError with sbatch's whole error output.
+    """
+    from submitit.core.utils import FailedJobError
+
+    from holmes_hpc.submit.executor import HolmesExecutor
+
+    executor = HolmesExecutor(place)
+    executor.update_parameters(request=request)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it also raises
+            return str(executor.submit(_runs_nothing).job_id)
+    except (FailedJobError, OSError) as error:
+        raise SlurmCommandError(f"sbatch refused the job ({shape}): {error}\nThe script is in {place}; its options "
+                                "come from cluster.partitions and launch.sbatch") from error
+
+
+def record(request: JobRequest, folder: RunFolder, job_id: str) -> SubmittedRun:
+    """Write down which job a run is, and link `slurm-<job id>` to its folder."""
+    components = [{"labels": list(part.labels), "nodes": part.nodes, "tasks_per_node": part.tasks_per_node}
+                  for part in request.components]
+    write_job(folder, job_id=job_id, components=components, emulated=False, environment=os.environ)
+    link_job(folder, job_id)
+    return SubmittedRun(job_id, folder, bool(request.launch.requeue))
+
+
+def link_job(folder: RunFolder, job_id: str) -> None:
+    """Let `slurm-<job id>` beside the run folder lead to it."""
+    link = folder.path.parent / f"slurm-{job_id}"
+    with contextlib.suppress(OSError):
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder.path.name)
+
+
+def dry_run(config: Any, folder: RunFolder) -> tuple[str, str]:
+    """Return the batch script that would be submitted, and what `sbatch --test-only` says of it.
+
+    Raises ConfigurationError with sbatch's error output where it would be refused.
+    """
+    text = render_script(job_request(config, folder))
+    check_submission(config)
+    path = folder.path / "job.sh"
+    folder.write_text(path, text)
+    try:
+        return text, run_command_aloud(["sbatch", "--test-only", str(path)])
+    except SlurmCommandError as error:
+        raise ConfigurationError(f"Slurm would refuse this job: {error}") from error
+
+
+def _runs_nothing() -> None:
+    """Stand for the function that submitit wants; the script starts our launcher."""

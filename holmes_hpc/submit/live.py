@@ -1,0 +1,65 @@
+"""Shows the table of submitted runs until all are over: live on a terminal, a line for each change elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+
+from holmes_hpc.submit.board import Board, Row, table, text
+from holmes_hpc.submit.watch import Watch, Watched
+
+LOOK_SECONDS = 1.0
+LINE_SECONDS = 30.0
+"""Between two lines about a run that gets on, where the output is no terminal."""
+
+
+def show_until_over(watch: Watch, board: Board, stream: TextIO) -> None:
+    """Show the runs until every one is over, and then their table, on `stream`."""
+    if stream.isatty():
+        _live(watch, board, stream)
+    else:
+        _lines(watch, board, stream)
+        stream.write(text(rows(watch, board)))
+        stream.flush()
+
+
+def rows(watch: Watch, board: Board) -> list[Row]:
+    """Return the rows of all runs."""
+    return [board.row(watched) for watched in watch.runs]
+
+
+def _live(watch: Watch, board: Board, stream: TextIO) -> None:
+    with Live(console=Console(file=stream), auto_refresh=False) as live:
+        while True:
+            watch.poll()
+            live.update(table(rows(watch, board)), refresh=True)
+            if watch.over:
+                return
+            time.sleep(LOOK_SECONDS)
+
+
+def _lines(watch: Watch, board: Board, stream: TextIO) -> None:
+    shown: dict[str, tuple[str, float]] = {}
+    while True:
+        watch.poll()
+        for watched in watch.runs:
+            if line := _due_line(watched, board, shown):
+                stream.write(line + "\n")
+        stream.flush()
+        if watch.over:
+            return
+        time.sleep(LOOK_SECONDS)
+
+
+def _due_line(watched: Watched, board: Board, shown: dict[str, tuple[str, float]]) -> str | None:
+    """Return the line of a run whose state changed, or that was silent for long while its steps go on."""
+    row, now = board.row(watched), time.monotonic()
+    state, at = shown.get(row.job_id, ("", 0.0))
+    if row.state == state and (row.step is None or watched.over or now - at < LINE_SECONDS):
+        return None
+    shown[row.job_id] = (row.state, now)
+    step = f"  step {row.cells()[3]}  {row.cells()[4]} tokens/s  loss {row.cells()[5]}" if row.step else ""
+    return f"job {row.job_id} {row.folder.name}/{row.folder.id}: {row.state}{step}"

@@ -1,0 +1,84 @@
+"""The options of sbatch: ours, a site's own beside them, and those that exclude each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from holmes_hpc.errors import ConfigurationError
+
+MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+"""Slurm refuses a job that names two of these."""
+
+HEAD = ("job-name", "output", "open-mode", "chdir", "signal", "requeue", "no-requeue", "dependency")
+"""Options of the whole job, written once; all others belong to a component."""
+
+_RESERVED = {
+    "partition": "cluster.partitions.<label>.partition",
+    "nodes": "cluster.partitions.<label>.nodes",
+    "ntasks": "cluster.partitions.<label>.nodes and gpus_per_node",
+    "ntasks-per-node": "cluster.partitions.<label>.gpus_per_node",
+    "cpus-per-task": "cluster.partitions.<label>.cpus_per_task",
+    "output": "the run folder, which holds the log (logs/batch.log)",
+    "error": "the run folder, which holds the log (logs/batch.log)",
+    "array": "the sweep (-m), which makes the arrays",
+    "signal": "launch.signal and launch.signal_seconds",
+    "requeue": "launch.requeue",
+    "no-requeue": "launch.requeue",
+    "hetjob": "cluster.shape",
+    "wrap": "launch.setup",
+    "parsable": "nothing: the job's id is read anyway",
+}
+_PLAIN = re.compile(r"[^\s\"'#\\]+")
+
+
+def option_name(name: str) -> str:
+    """Return a name as sbatch writes it: `mem_per_cpu` and `--mem-per-cpu` are `mem-per-cpu`."""
+    return str(name).removeprefix("--").replace("_", "-")
+
+
+def site_options(options: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Return further options under sbatch's names. Raises ConfigurationError for one that another setting decides.
+
+    A null is always allowed: it leaves out one of ours.
+    """
+    named = {option_name(name): value for name, value in options.items()}
+    for name, value in named.items():
+        if value is not None and name in _RESERVED:
+            raise ConfigurationError(f"{path}.{name}={value}: that is decided by {_RESERVED[name]}; set it there "
+                                     f"({path}.{name}=null leaves the option out)")
+    return named
+
+
+def check_memory(options: Mapping[str, Any], label: str) -> None:
+    """Refuse two of the three options of memory, which exclude each other."""
+    named = [name for name in MEMORY if options.get(name) is not None]
+    if len(named) > 1:
+        raise ConfigurationError(
+            f"cluster.partitions.{label}: {' and '.join(f'--{name}' for name in named)} exclude each other in Slurm; "
+            f"keep one of {', '.join(MEMORY)} in launch.sbatch and cluster.partitions.{label}.sbatch"
+        )
+
+
+def option_lines(options: Mapping[str, Any]) -> list[str]:
+    """Return options as they stand after `#SBATCH `: True stands alone, None and False are left out."""
+    lines = []
+    for name, value in options.items():
+        if value is True:
+            lines.append(f"--{name}")
+        elif value is not None and value is not False:
+            lines.append(f"--{name}={quoted(str(value))}")
+    return lines
+
+
+def quoted(text: str) -> str:
+    """Return a value of an `#SBATCH` line, in double quotes where sbatch would split it or see a comment."""
+    if _PLAIN.fullmatch(text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def file_name(path: str) -> str:
+    """Return a path for `--output`, in which sbatch would replace `%j` and the like."""
+    return path.replace("%", "%%")

@@ -1,0 +1,172 @@
+"""Writes a first cluster file from what Slurm tells: a label for each kind of node that a job can ask for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from holmes_hpc.cluster.gpus import GPUS
+from holmes_hpc.cluster.nics import ETHERNET
+from holmes_hpc.cluster.slurm import NodeAnnotation, SlurmNode
+from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.submit.fit import distinguishing_feature, gpus_of
+from holmes_hpc.submit.inventory import Inventory
+
+# What stands where a family is known and its speed is not: a common kind, marked as a guess.
+_USUAL_NICS = {"ib": "hdr200", "roce": "roce100", "efa": "efa400", "slingshot": "slingshot200", "opa": "opa100",
+               ETHERNET: "eth25"}
+_USUAL_GPU = "a100-80g"
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A value of the file; `doubt` says what a person should look at, None where Slurm told it."""
+
+    value: str | int
+    doubt: str | None = None
+
+
+@dataclass(frozen=True)
+class Label:
+    """One label: equal nodes of one partition."""
+
+    name: str
+    partition: str
+    nodes: tuple[SlurmNode, ...]
+    gpu: Guess
+    gpus_per_node: int
+    nic: Guess
+    nics: int
+    fabric: str
+    constraint: str | None
+    gres: str | None
+    remark: str | None
+
+
+def describe_site(inventory: Inventory, name: str) -> str:
+    """Return the text of a cluster file. Raises ConfigurationError where Slurm shows no node that could train."""
+    labels = find_labels(inventory)
+    if not labels:
+        raise ConfigurationError("Slurm shows no node to describe: sinfo --all lists none that is in a partition")
+    lines = ["# A first description by `holmes site`, from what Slurm tells. Look at every line with a question mark,",
+             f"# leave out labels that you do not use, then check with `holmes doctor +cluster={name}`.",
+             f"name: {name}", "partitions:"]
+    for label in labels:
+        lines += _lines(label)
+    return "\n".join(lines) + "\n"
+
+
+def find_labels(inventory: Inventory) -> list[Label]:
+    """Return a label for each set of nodes alike in partition, GPUs and network; without GPUs where none has any."""
+    with_gpus = any(gpus_of(node) for node in inventory.nodes.values())
+    groups: dict[tuple[object, ...], list[SlurmNode]] = {}
+    for node in inventory.nodes.values():
+        if node.partitions and (gpus_of(node) or not with_gpus):
+            network = inventory.networks[node.name]
+            kind = (_partition_of(node, inventory), _gpu_type(node), gpus_of(node), network.fabric, network.nic)
+            groups.setdefault(kind, []).append(node)
+    labels: list[Label] = []
+    for nodes in groups.values():
+        labels.append(_label(nodes, inventory, [label.name for label in labels]))
+    return labels
+
+
+def _partition_of(node: SlurmNode, inventory: Inventory) -> str:
+    """Return the partition to ask for: one whose nodes are most alike, no urgent one that ends others' jobs."""
+    def preference(name: str) -> tuple[int, int, int]:
+        tier = inventory.partitions[name].priority_tier if name in inventory.partitions else None
+        members = inventory.nodes_of(name)
+        kinds = {(inventory.networks[member.name].fabric, _gpu_type(member), gpus_of(member)) for member in members}
+        return tier or 0, len(kinds), -len(members)
+
+    return min(node.partitions, key=preference)
+
+
+def _label(nodes: Sequence[SlurmNode], inventory: Inventory, taken: Sequence[str]) -> Label:
+    first = nodes[0]
+    partition, network = _partition_of(first, inventory), inventory.networks[first.name]
+    others = [node for node in inventory.nodes_of(partition) if node.name not in {each.name for each in nodes}
+              and gpus_of(node) >= gpus_of(first)]
+    kind, gres = _gpu_type(first), None
+    if kind and any(_gpu_type(node) != kind for node in others):
+        gres = f"gpu:{kind}:{gpus_of(first)}"
+        others = [node for node in others if _gpu_type(node) == kind]
+    constraint = distinguishing_feature(list(nodes), others) if others else None
+    remark = None
+    if others and constraint is None:
+        remark = (f"? no feature tells these nodes from {', '.join(node.name for node in others[:4])}, which the same "
+                  "request may be given; ask for others by `exclude`")
+    usable = sum(node.usable for node in nodes)
+    if usable < len(nodes) and first.state:
+        remark = f"{usable} of {len(nodes)} nodes are in service now" + (f"; {remark}" if remark else "")
+    name = _free_name(partition, network, first, taken)
+    nics = sum(gres.count for gres in first.gres if gres.name in ("nic", "hca", network.family)) or 1
+    return Label(name, partition, tuple(nodes), _gpu(first), gpus_of(first) or 1, _nic(network), nics,
+                 network.fabric or name, constraint, gres, remark)
+
+
+def _free_name(partition: str, network: NodeAnnotation, node: SlurmNode, taken: Iterable[str]) -> str:
+    words = [network.fabric or "nodes", partition, _gpu_type(node) or "cpu"]
+    for count in range(1, len(words) + 1):
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", "-".join(dict.fromkeys(words[:count]))).strip("-.") or "nodes"
+        if name not in taken:
+            return name
+    return next(f"{name}-{number}" for number in range(2, 10_000) if f"{name}-{number}" not in taken)
+
+
+def _gpu_type(node: SlurmNode) -> str | None:
+    return next((gres.type for gres in node.gres if gres.name == "gpu" and gres.type), None)
+
+
+def _gpu(node: SlurmNode) -> Guess:
+    """Return the catalogue's name for a node's GPUs, from their resource type and the node's features."""
+    if not gpus_of(node):
+        return Guess("cpu")
+    kind = _gpu_type(node)
+    for text in filter(None, (kind, *node.features)):
+        fitting = _named_gpus(text)
+        if len(fitting) == 1:
+            return Guess(fitting[0])
+        if fitting:
+            sizes = {size for feature in (text, *node.features) for size in re.findall(r"(\d+)\s*gi?b?(?![a-z])",
+                                                                                      feature.casefold())}
+            sized = [name for name in fitting if f"{GPUS[name].memory_gib:g}" in sizes]
+            if len(sized) == 1:
+                return Guess(sized[0])
+            return Guess(fitting[0], f"Slurm says {text}: one of {', '.join(fitting)}")
+    return Guess(_USUAL_GPU, f"Slurm says {kind or 'nothing'}: choose from the catalogue in docs/clusters.md")
+
+
+def _named_gpus(text: str) -> list[str]:
+    """Return the GPU kinds whose model is a word of a text: `tesla_v100-pcie-32gb` names v100 and v100-16g."""
+    words = set(re.split(r"[^a-z0-9]+", text.casefold()))
+    return [name for name in GPUS if name.partition("-")[0] in words]
+
+
+def _nic(network: NodeAnnotation) -> Guess:
+    if network.nic is not None:
+        return Guess(network.nic)
+    if network.family is not None:
+        return Guess(_USUAL_NICS[network.family], f"Slurm says {network.family} ({network.source}) and no speed")
+    return Guess(_USUAL_NICS[ETHERNET], "Slurm does not tell the NIC; look at /sys/class/infiniband on a node")
+
+
+def _lines(label: Label) -> list[str]:
+    def line(key: str, guess: Guess) -> str:
+        return f"    {key}: {guess.value}" + (f"  # ? {guess.doubt}" if guess.doubt else "")
+
+    lines = [f"  {label.name}:" + (f"  # {label.remark}" if label.remark else ""),
+             f"    partition: {label.partition}",
+             f"    nodes: {len(label.nodes)}",
+             f"    gpus_per_node: {label.gpus_per_node}" + ("" if gpus_of(label.nodes[0]) else
+                                                             "  # ? ranks on each node, as there are no GPUs"),
+             line("gpu", label.gpu), line("nic", label.nic), f"    nics_per_node: {label.nics}"]
+    if label.fabric != label.name:
+        lines.append(f"    fabric: {label.fabric}")
+    if label.constraint:
+        lines.append(f"    constraint: {label.constraint}")
+    if label.gres:
+        lines.append(f"    gres: {label.gres}")
+    return [*lines, "    ethernet_gbps: 25  # ? what reaches the other fabrics",
+            "    # interface: eth0   # ? the Ethernet interface, where it has another name"]

@@ -1,0 +1,49 @@
+"""The state of submitted jobs, heterogeneous ones folded into one, with and without accounting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from holmes_hpc.cluster.slurm import SlurmJob, read_sacct, read_squeue, states_of_jobs
+from holmes_hpc.cluster.slurm.jobs import ACCOUNTING_FIELDS, JOB_FORMAT
+from holmes_hpc.submit.commands import SlurmCommandError, run_command
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job's state in Slurm's long word, and why it waits, where it does."""
+
+    state: str
+    reason: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.state} ({self.reason})" if self.reason and self.state == "PENDING" else self.state
+
+
+def read_states(job_ids: Sequence[str]) -> dict[str, JobStatus]:
+    """Return the states of jobs: from the queue, and for those that left it from accounting where there is one.
+
+    One call asks for all jobs, however many there are. A job that neither knows is missing from the answer. Raises
+    SlurmCommandError when the controller does not answer.
+    """
+    wanted = set(job_ids)
+    if not wanted:
+        return {}
+    found = statuses(read_squeue(run_command(["squeue", "--me", "--states=all", f"--format={JOB_FORMAT}"])))
+    gone = sorted({job.partition("_")[0] for job in wanted - found.keys()})
+    if gone:
+        try:
+            text = run_command(["sacct", "--parsable2", f"--format={ACCOUNTING_FIELDS}", f"--jobs={','.join(gone)}"])
+        except SlurmCommandError:
+            pass  # no accounting here: the run folder's result has to do
+        else:
+            found = statuses(read_sacct(text)) | found
+    return {job: status for job, status in found.items() if job in wanted}
+
+
+def statuses(jobs: Iterable[SlurmJob]) -> dict[str, JobStatus]:
+    """Return the status of each whole job or array task."""
+    listed = list(jobs)
+    reasons = {whole: job.reason for job in listed if job.id.step is None for whole in job.id.wholes}
+    return {whole: JobStatus(state, reasons.get(whole)) for whole, state in states_of_jobs(listed).items()}

@@ -1,0 +1,68 @@
+"""Trains small worlds of forked ranks in this process's children, without the emulated cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holmes_hpc.architecture import Architecture
+from holmes_hpc.comm.groups import connect
+from holmes_hpc.comm.networks import NodeNetworks
+from holmes_hpc.config.compose import compose
+from holmes_hpc.data import open_dataset
+from holmes_hpc.engine import Job, Trainer
+from holmes_hpc.metrics import StepMetrics, Usage
+from holmes_hpc.planner import plan
+from holmes_hpc.runs import RunFolder, read_metrics
+from holmes_hpc.values import Plan
+from tests.forked import ForkedRank, run_ranks
+
+TINY = [
+    "train.steps=4", "train.global_batch_size=8", "parallel.micro_batch_size=1", "train.validate_every=0",
+    "train.validation_samples=2", "train.timeline_every=1", "model.num_layers=4", "model.hidden_size=16",
+    "model.num_heads=2", "model.sequence_length=16", "optimizer.clip_grad_norm=0.5", "parallel.bucket_mib=0.004",
+]
+
+Look = Callable[[Trainer], Any]
+
+
+@dataclass
+class World:
+    """What a small run left: its plan, the rows of its metrics, its folder, and what `look` returned by rank."""
+
+    plan: Plan
+    rows: list[dict[str, Any]]
+    folder: RunFolder
+    seen: list[Any]
+
+    def timeline(self, rank: int) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.folder.timeline_path(rank).read_text().splitlines()]
+
+
+def train_world(path: Path, overrides: list[str], look: Look | None = None, made: Plan | None = None,
+                before: Look | None = None, check: bool = True) -> World:
+    """Train a tiny model on forked ranks; `before` and `look` see every rank's trainer before and after."""
+    config = compose([*TINY, *overrides])
+    made = made or plan(config, mode="local")
+    folder = RunFolder.create(path, "world")
+    results = run_ranks(made.world_size, _train, config, made, folder, look, before, timeout_seconds=120, check=check)
+    return World(made, read_metrics(folder), folder, results)
+
+
+def _train(given: ForkedRank, config: Any, made: Plan, folder: RunFolder, look: Look | None,
+           before: Look | None) -> Any:
+    architecture = Architecture.from_config(config.model)
+    communicator = connect(given.store, given.rank, made.world_size, made, NodeNetworks.local(),
+                           start_timeout=60, train_timeout=60)
+    job = Job(made, given.rank, architecture, open_dataset(config.data, architecture), communicator, folder,
+              StepMetrics(made, architecture, 1.0, True), Usage(None, None), config.train, config.optimizer)
+    trainer = Trainer(job)
+    if before is not None:
+        before(trainer)
+    trainer.run()
+    seen = look(trainer) if look is not None else None
+    communicator.close()
+    return seen

@@ -1,0 +1,110 @@
+"""Sums in shards and gathers of shards, in one and two levels, against sums computed in one process."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from holmes_hpc.comm.groups import connect, ranks_by_node
+from holmes_hpc.comm.networks import NodeNetworks
+from holmes_hpc.comm.sharding import Route
+from holmes_hpc.comm.stepwise import Collective, Lane, Scratch
+from holmes_hpc.values import RankPlace, Reduction, Synchronization
+from tests.forked import run_ranks
+from tests.test_comm_reduce import CASES, data, outer
+from tests.tiny_plans import tiny_plan
+
+TWO_NODES = {
+    "two nodes of two": ([data(0, 1, 2, 3)], (0, 1, 2, 3), (1,), (), False),
+    "two nodes of two, and across": (
+        [data(0, 1, 2, 3), data(4), outer(0, 4), outer(1, 5)], (0, 1, 2, 3, 4), (1, 2), (3,), True),
+    "fabrics of two nodes of two": (
+        [data(0, 1, 2, 3), data(4, 5, 6, 7), *(outer(j, j + 4) for j in range(4))],
+        tuple(range(8)), (1, 2), (3, 4, 5, 6), True),
+}
+ALL = {**CASES, **TWO_NODES}
+BUCKETS = 3
+SHARD = 5
+
+
+def placed(world_size, groups, reduction, ranks_a_node):
+    plan = tiny_plan(world_size, groups, [reduction])
+    ranks = tuple(RankPlace(r, f"n/{r // ranks_a_node}", r % ranks_a_node, "cpu", "n") for r in range(world_size))
+    return dataclasses.replace(plan, ranks=ranks, synchronization=Synchronization(sharded=True))
+
+
+def values(rank, length, bucket):
+    return torch.randn(length, generator=torch.Generator().manual_seed(97 * rank + bucket))
+
+
+def scattered_and_gathered(given, plan, polls):
+    communicator = connect(given.store, given.rank, given.world_size, plan, NodeNetworks.local(),
+                           start_timeout=30, train_timeout=20)
+    reduction = plan.reductions[0]
+    if given.rank not in reduction.owners:
+        return None
+    route = Route(reduction, communicator, Scratch(torch.device("cpu")), sharded=True)
+    lane = Lane()
+    buffers = [values(given.rank, SHARD * route.shards, bucket) for bucket in range(BUCKETS)]
+    for buffer in buffers:
+        lane.add(Collective(route.reduce_steps(buffer), communicator))
+    for _ in range(polls):
+        lane.poll()
+    lane.finish()
+    shards = [route.shard(buffer).clone() for buffer in buffers]
+    gathered = []
+    for bucket, shard in enumerate(shards):
+        whole = torch.full((SHARD * route.shards,), -1.0, dtype=torch.bfloat16)
+        route.shard(whole).copy_(shard)
+        lane.add(Collective(route.gather_steps(whole), communicator))
+        gathered.append(whole)
+        if bucket % 2:
+            lane.poll()
+    lane.finish()
+    levels = communicator.levels(reduction.inner[0]) if reduction.inner else None
+    return {"shards": route.shards, "position": route.position, "counts": route.counts, "divided": route.divided,
+            "sums": [shard.tolist() for shard in shards], "gathered": [each.float().tolist() for each in gathered],
+            "levels": levels is not None and (levels.nodes, levels.local)}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_shards_hold_the_sum_and_gathers_the_whole(name):
+    groups, owners, inner, outers, sharded = ALL[name]
+    reduction = Reduction(("layers.0",), owners, inner, outers, sharded)
+    world_size = max(4, *(rank + 1 for rank in owners))
+    if name == "two nodes of two, and across":
+        groups, world_size = groups[:3], 5
+    plan = placed(world_size, groups, reduction, 2 if name in TWO_NODES else 1)
+    results = run_ranks(world_size, scattered_and_gathered, plan, 2000)
+    mine = {rank: results[rank] for rank in owners}
+    shards = {each["shards"] for each in mine.values()}
+    assert len(shards) == 1
+    count = shards.pop()
+    for bucket in range(BUCKETS):
+        expected = sum(values(rank, SHARD * count, bucket).double() for rank in owners)
+        counted = torch.zeros(count)
+        for rank, each in mine.items():
+            if each["position"] is None:
+                assert each["sums"][bucket] == []
+            else:
+                part = slice(each["position"] * SHARD, (each["position"] + 1) * SHARD)
+                assert torch.allclose(torch.tensor(each["sums"][bucket]).double(), expected[part], atol=1e-6)
+                counted[each["position"]] += each["counts"]
+            if each["divided"]:
+                assert torch.allclose(torch.tensor(each["gathered"][bucket]).double(), expected, rtol=1e-2, atol=1e-2)
+                same = next(r for r in owners if mine[r]["divided"])
+                assert each["gathered"][bucket] == mine[same]["gathered"][bucket], f"rank {rank} holds other bits"
+        assert counted.tolist() == [1.0] * count, "every shard counts once"
+    if name == "two nodes of two":
+        assert all(each["levels"] == (2, 2) for each in mine.values())
+
+
+def test_levels_need_equal_nodes_of_several_ranks():
+    plan = placed(8, [], Reduction(("head",), (0,), ()), 2)
+    assert ranks_by_node(plan, (0, 1, 2, 3)) == ((0, 1), (2, 3))
+    assert ranks_by_node(plan, (0, 2, 4)) is None, "one rank a node"
+    assert ranks_by_node(plan, (0, 1)) is None, "one node"
+    assert ranks_by_node(plan, (0, 1, 2)) is None, "unequal nodes"
+    assert ranks_by_node(plan, (0, 2, 1, 3)) is None, "not in node order"

@@ -1,0 +1,247 @@
+"""What limits a plan, what could be changed, its bytes by network, and its picture."""
+
+import dataclasses
+
+import pytest
+from matplotlib import image
+from omegaconf import OmegaConf
+
+from analysis.predicted import MOST_LINKS, plan_picture, predicted_panel, run_panel
+from analysis.throughput import main as throughput
+from holmes_hpc import cli
+from holmes_hpc.architecture import Architecture
+from holmes_hpc.config.compose import compose
+from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.planner import plan
+from holmes_hpc.planner.explain import explain
+from holmes_hpc.planner.explain.changes import MOST_CHANGES
+from holmes_hpc.planner.explain.render import limit_lines
+from holmes_hpc.planner.explain.restore import restore
+from holmes_hpc.planner.explain.retrace import retrace
+from holmes_hpc.planner.predict import predict
+from holmes_hpc.planner.traffic import busy_seconds
+from holmes_hpc.values import ActionKind, Plan
+from tests.run_folders import make_run, metric
+
+MIXED = "+cluster=mixed"
+TWO_STAGES = [MIXED, "parallel=holmes", "parallel.pipeline=2", "parallel.micro_batch_size=4", "parallel.schedule=1f1b",
+              "parallel.warmup_extra=0", "model.tied_embeddings=false"]
+SLOW = ["cluster.partitions.ib.ethernet_gbps=1", "cluster.partitions.roce.ethernet_gbps=1"]
+
+
+def made(*overrides):
+    config = compose(list(overrides))
+    return config, plan(config)
+
+
+def changes(*overrides):
+    config, chosen = made(*overrides)
+    return {change.words.rpartition(" (")[0]: change.gain for change in explain(config, chosen).changes}
+
+
+def test_bytes_by_network_are_those_worked_out_by_hand():
+    """Four pipelines of two stages, two micro-batches of four samples each; a data group of four ranks a fabric."""
+    config, chosen = made(*TWO_STAGES)
+    model = Architecture.from_config(config.model)
+    message = 4 * 128 * 128 * 4  # samples, tokens, width, bytes
+    sent = {each.network: each.bytes for each in chosen.predicted.bytes_by_network}
+    assert sent["ethernet"] == pytest.approx(4 * 2 * 2 * message)  # pipelines, micro-batches, there and back
+    # A ring over two nodes of two ranks leaves each node once; every edge carries 2 (R - 1) / R of the gradients.
+    parameters = sum(model.unit_parameter_count(unit)
+                     for unit in ("embedding.token", "embedding", "layers.0", "layers.1"))
+    first = chosen.pipelines[0].stages[0]
+    assert (first.first_layer, first.num_layers, chosen.ranks[first.ranks[0]].fabric) == (0, 2, "ib")
+    assert sent["ib"] == pytest.approx(2 * 1.5 * 4 * parameters, rel=1e-6)
+    assert Plan.from_json(chosen.to_json()) == chosen
+
+
+def test_a_link_is_as_busy_as_its_bytes_and_rate_say():
+    config, chosen = made(*TWO_STAGES, *SLOW)
+    task, layout = restore(config, chosen)
+    busy = busy_seconds(task, layout)
+    # Two pipelines a node, two messages each way of 256 KiB, at a little less than 1 Gb/s.
+    assert busy["ib/0", "out ethernet"] == pytest.approx(2 * 2 * 4 * 128 * 128 * 4 * 8 / 1e9, rel=0.15)
+    assert busy["ib/0", "out ethernet"] == busy["roce/1", "in ethernet"]
+    links = dict(explain(config, chosen).limits.links)
+    assert links["Ethernet of ib/0, sending"] == pytest.approx(
+        busy["ib/0", "out ethernet"] / chosen.predicted.step_seconds)
+
+
+def test_shares_add_up_and_agree_with_the_prediction():
+    config, chosen = made(*TWO_STAGES, *SLOW)
+    mean = explain(config, chosen).limits.mean
+    assert mean.compute + mean.neighbours + mean.sums == pytest.approx(1)
+    assert 1 - mean.compute == pytest.approx(chosen.predicted.bubble_fraction)
+    assert min(mean.compute, mean.neighbours, mean.sums) > 0
+
+
+def test_sums_are_what_ranks_wait_for_after_their_last_backward():
+    config, chosen = made(*TWO_STAGES)
+    task, layout = restore(config, chosen)
+    trace = retrace(task, layout, chosen.schedule)
+    assert trace.step_seconds == pytest.approx(chosen.predicted.step_seconds, rel=0.05)
+    last = {rank: end for rank, action, _, end in trace.records if action.kind is ActionKind.BACKWARD}
+    optimizer = {rank: start for rank, action, start, _ in trace.records if action.kind is ActionKind.OPTIMIZER}
+    waits = [optimizer[rank] - last[rank] for rank in last]
+    mean = explain(config, chosen).limits.mean
+    assert mean.sums * chosen.predicted.step_seconds == pytest.approx(sum(waits) / len(waits))
+
+
+@pytest.mark.parametrize(("overrides", "verdict"), [
+    (["+cluster=uniform", "cluster.nodes=1", "model=gpt2_small", "parallel.pipeline=1"], "computing"),
+    ([*TWO_STAGES, "model.hidden_size=1024", "train.global_batch_size=256", "parallel.schedule=zero_bubble",
+      "parallel.warmup_extra=8", "cluster.partitions.ib.ethernet_gbps=1", "cluster.partitions.roce.ethernet_gbps=1"],
+     "Ethernet of "),
+    ([*TWO_STAGES, "model.vocab_size=65536", "model.hidden_size=1024", "train.global_batch_size=16"], "sums of gradients over ib and roce"),
+    ([*TWO_STAGES, "model.num_layers=8", "model.hidden_size=2048", "parallel.layer_split=[7,1]",
+      "train.global_batch_size=128", "model.sequence_length=1024"], "the computing of stage 0"),
+    ([*TWO_STAGES, *SLOW, "train.global_batch_size=16"], "the bubble"),
+    ([MIXED, "launch.mode=emulated", "model.hidden_size=512", "parallel.pipeline=2"], "the CPU cores"),
+])
+def test_the_verdict(overrides, verdict):
+    config, chosen = made(*overrides)
+    limits = explain(config, chosen).limits
+    assert limits.limited_by.startswith(verdict), limit_lines(limits, chosen)
+
+
+def test_a_gain_is_that_of_a_new_prediction():
+    """The same layout on a cluster file with twice the Ethernet, predicted on its own."""
+    config, chosen = made(*TWO_STAGES, *SLOW)
+    task, layout = restore(compose([*TWO_STAGES, "cluster.partitions.ib.ethernet_gbps=2",
+                                    "cluster.partitions.roce.ethernet_gbps=2"]), chosen)
+    faster = predict(task, layout, chosen.schedule)
+    found = changes(*TWO_STAGES, *SLOW)
+    assert found["a second Ethernet NIC per node"] == pytest.approx(
+        faster.tokens_per_second / chosen.predicted.tokens_per_second - 1)
+    assert found["twice the global batch"] > 0.01
+
+
+def test_changes_name_what_is_open():
+    tied = changes(MIXED, "parallel=megatron", *SLOW, "model.vocab_size=4096")
+    assert "untied embeddings" in tied
+    assert len(tied) <= MOST_CHANGES
+    assert list(tied.values()) == sorted(tied.values(), reverse=True) and min(tied.values()) >= 0.01
+    untied = changes(MIXED, "parallel=megatron", *SLOW, "model.tied_embeddings=false")
+    assert "untied embeddings" not in untied
+    assert any(words.startswith("the schedule zero_bubble") for words in untied)  # the baseline asks for 1F1B
+    assert "micro-batches of 4 instead of 8" in changes(*TWO_STAGES[:3], "parallel.micro_batch_size=8",
+                                                           "model.hidden_size=1024")
+
+
+def test_what_does_not_fit_into_memory_is_no_change():
+    """Without recomputation, or with larger micro-batches, the steps are shorter; on a small GPU neither fits."""
+    overrides = ["+cluster=uniform", "model=gpt_3_6b", "train.precision=bfloat16", "parallel.pipeline=4",
+                 "parallel.micro_batch_size=1", "parallel.recompute=full", "train.global_batch_size=16",
+                 "parallel.tensor=1"]
+
+    def words(gpu):
+        config, chosen = made(*overrides, f"cluster.gpu={gpu}")
+        return {change.words for change in explain(config, chosen).changes}
+
+    assert any("recompute=none" in each for each in words("a100-80g"))
+    assert not any("recompute=" in each for each in words("3090"))
+
+
+def test_memory_rows_are_the_ranks_of_the_prediction_by_parts():
+    config, chosen = made(*TWO_STAGES)
+    limits = explain(config, chosen).limits
+    assert limits.peak in limits.memory[0].ranks
+    for row in limits.memory:
+        assert sum(row.parts.values()) == pytest.approx(row.total_gib)
+        for rank in row.ranks:
+            assert chosen.predicted.memory_gib_per_rank[rank] == pytest.approx(row.total_gib, abs=0.05)
+    assert limits.memory[0].total_gib == pytest.approx(max(chosen.predicted.memory_gib_per_rank))
+    assert limits.memory[0].parts[limits.peak_part] == max(limits.memory[0].parts.values())
+
+
+def test_plan_prints_it(capsys):
+    assert cli.run(["plan", *TWO_STAGES, *SLOW]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for words in ("limited by ", "busiest link: Ethernet of ib/0", "fullest memory: rank 0 on ib/0 (a100-80g)",
+                  "memory, GiB a rank", "what you could change", "a second Ethernet NIC per node (ethernet_gbps=2): +"):
+        assert words in text, words
+
+
+def test_a_plan_of_another_cluster_is_refused():
+    _, chosen = made(MIXED)
+    for other in ([MIXED, "model.num_layers=6"], ["+cluster=ib"]):
+        with pytest.raises(ConfigurationError, match="do not belong together"):
+            restore(compose(other), chosen)
+
+
+def test_long_steps_are_shortened():
+    config, chosen = made(*TWO_STAGES, "train.global_batch_size=512", "parallel.micro_batch_size=1")
+    task, layout = restore(config, chosen)
+    whole = retrace(task, layout, chosen.schedule)
+    short = retrace(task, layout, chosen.schedule, most_actions=500)
+    assert not whole.shortened and short.shortened
+    assert len(short.records) <= 700 and 4 <= short.microbatches[0] < 128
+    # The end of the step is not shortened: the same sums, as long.
+    assert sum(t.end - t.start for t in short.transfers if t.kind is ActionKind.REDUCE) == pytest.approx(
+        sum(t.end - t.start for t in whole.transfers if t.kind is ActionKind.REDUCE))
+
+
+def test_the_panel_holds_what_was_simulated():
+    config, chosen = made(*TWO_STAGES)
+    panel = predicted_panel(config, chosen)
+    rows = panel.rows
+    assert set(rows["rank"]) <= set(range(8)) and {"F", "B", "O", "R"} <= set(rows["kind"])
+    assert (rows.groupby(["rank", "kind"]).size().loc[:, "F"] == 2).all()
+    assert rows["end"].max() == pytest.approx(chosen.predicted.step_seconds, rel=0.05)
+    links = panel.links
+    assert 0 < links["link"].nunique() <= MOST_LINKS
+    sent = links[(links["link"] == "Ethernet of ib/0, sending") & (links["kind"] == "SA")]
+    assert len(sent) == 4  # two pipelines, two micro-batches
+    assert "predicted, the cluster as described" in panel.title and "holmes PP2xDP4" in panel.title
+
+
+def test_the_picture_is_drawn(tmp_path, capsys):
+    path = tmp_path / "plan.png"
+    assert cli.run(["plan", MIXED, "output=json", f"picture={path}"]) == 0
+    out, err = capsys.readouterr()
+    assert Plan.from_json(out).world_size == 8 and f"wrote {path}" in err
+    pixels = image.imread(path)
+    assert pixels.shape[1] > 1000 and pixels[..., :3].std() > 0.05
+    assert cli.run(["plan", MIXED, "output=json", f"picture={tmp_path}/none/plan.png"]) == 2
+    assert "a folder that exists" in capsys.readouterr().err
+
+
+def test_a_large_plan_is_drawn_in_part(tmp_path):
+    config, chosen = made(MIXED, "cluster.partitions.ib.gpus_per_node=16", "cluster.partitions.roce.gpus_per_node=16",
+                          "parallel=holmes", "parallel.pipeline=2", "train.global_batch_size=512",
+                          "parallel.micro_batch_size=1")
+    panel = predicted_panel(config, chosen)
+    assert panel.rows["rank"].nunique() <= 32
+    assert "of 64 ranks" in panel.title.replace("\n", " ")
+    plan_picture(config, chosen, tmp_path / "plan.pdf")
+    assert (tmp_path / "plan.pdf").read_bytes().startswith(b"%PDF")
+
+
+def run_folder(tmp_path, chosen, config, machine="emulated"):
+    chosen = dataclasses.replace(chosen, predicted=dataclasses.replace(chosen.predicted, machine=machine))
+    folder = make_run(tmp_path, metrics=[metric(step) for step in (1, 2)], timeline_steps=[2], plan=chosen)
+    OmegaConf.save(config, folder / "config.yaml")
+    return folder
+
+
+def test_the_picture_of_a_run_has_what_was_predicted_above_what_was_measured(tmp_path, monkeypatch):
+    config, chosen = made(*TWO_STAGES[:3], "parallel.micro_batch_size=2", "launch.mode=emulated")
+    drawn = []
+    monkeypatch.setattr("analysis.timeline.draw_timelines", lambda panels, path: drawn.extend(panels))
+    folder = run_folder(tmp_path / "a", chosen, config)
+    assert throughput([str(folder)]) == 0
+    predicted, measured = drawn
+    assert "predicted, emulated cluster" in predicted.title and "measured, emulated cluster" in measured.title
+    # The CPU's speed is measured again; the picture keeps to the plan's step.
+    assert predicted.end == pytest.approx(chosen.predicted.step_seconds, rel=0.01)
+    drawn.clear()
+    other = run_folder(tmp_path / "b", chosen, config, machine="described")
+    assert throughput([str(other)]) == 0
+    assert len(drawn) == 1  # the prediction is for another machine
+
+
+def test_a_run_of_another_version_has_no_prediction(tmp_path):
+    from analysis.reading import read_run
+
+    folder = make_run(tmp_path, metrics=[metric(1)], timeline_steps=[1])  # its configuration is not whole
+    assert run_panel(read_run(folder), "emulated") is None

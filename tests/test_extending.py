@@ -1,0 +1,242 @@
+"""Every example of docs/extending.md does what the page says, and faulty plug-ins are refused with their place."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from holmes_hpc import registry
+from holmes_hpc.architecture import Architecture
+from holmes_hpc.cluster import ClusterDescription, Machine
+from holmes_hpc.config.compose import compose
+from holmes_hpc.config.plugins import load_plugins
+from holmes_hpc.data import open_dataset
+from holmes_hpc.errors import ConfigurationError, DataError, HolmesError, PlanRefusedError
+from holmes_hpc.model import build_stage
+from holmes_hpc.planner import plan
+from tests.runs_for_tests import ROOT, environment, train
+
+EXAMPLES = ROOT / "docs" / "examples"
+CONF = f"hydra.searchpath=[{EXAMPLES / 'conf'}]"
+PLUGINS = sorted((EXAMPLES / "plugins").glob("*.py"))
+
+
+def plugin(name: str) -> str:
+    return f"plugins=[{EXAMPLES / 'plugins' / name}]"
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Iterator[None]:
+    before = {name: dict(each) for name, each in registry.ALL.items()}
+    modules = set(sys.modules)
+    yield
+    for name, entries in before.items():
+        registry.ALL[name].replace_all(entries)
+    for name in set(sys.modules) - modules:
+        if name.startswith("holmes_hpc_plugin_"):
+            del sys.modules[name]
+
+
+def test_the_page_shows_the_files() -> None:
+    page = (ROOT / "docs" / "extending.md").read_text()
+    shown = dict(re.findall(r'^```\w+ title="(.+?)"\n(.*?)^```$', page, re.MULTILINE | re.DOTALL))
+    files = {str(path.relative_to(EXAMPLES)): path.read_text() for path in EXAMPLES.rglob("*.*")
+             if path.suffix in (".py", ".yaml") and path.name != "gpt_relu2.yaml"}
+    assert shown == files
+
+
+def test_plug_ins_load_no_torch() -> None:
+    paths = ",".join(str(path) for path in PLUGINS)
+    code = (f"from holmes_hpc.config.compose import compose; compose(['+cluster=mixed', 'plugins=[{paths}]'])\n"
+            "import sys; assert 'torch' not in sys.modules")
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment(), timeout=60)
+
+
+def test_a_model_is_a_file() -> None:
+    config = compose(["+cluster=mixed", "model=llama_nano", CONF])
+    architecture = Architecture.from_config(config.model)
+    head, table, norms = 2 * 64 * 64 + 2 * 64 * 32, 256 * 64, 2 * 64
+    assert architecture.parameter_count() == 2 * table + 64 + 4 * (head + 3 * 64 * 176 + norms)
+    assert plan(config, mode="slurm").num_layers == 4
+
+
+def test_an_activation_and_a_normalisation() -> None:
+    config = compose(["+cluster=mixed", "model=gpt_relu2", CONF, plugin("blocks.py")])
+    architecture = Architecture.from_config(config.model)
+    stage = build_stage(architecture, 0, 4, first=True, last=True, seed=1)
+    named = {name: tuple(each.shape) for name, each in stage.named_parameters()}
+    assert named == {info.name: info.shape for info in architecture.parameters()}
+    assert "layers.0.attention_norm.bias" not in named, "absnorm has none, although model.bias is true"
+    layer = stage.layers["0"].feed_forward
+    x = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(1))
+    inner = torch.nn.functional.linear(x, layer.up.weight, layer.up.bias).clamp(min=0) ** 2
+    torch.testing.assert_close(layer(x), torch.nn.functional.linear(inner, layer.down.weight, layer.down.bias))
+    normed = stage.head.norm(x)
+    torch.testing.assert_close(normed.abs().mean(-1), torch.ones(2, 3), rtol=1e-4, atol=1e-4)
+
+
+def test_a_gated_activation_has_a_third_matrix(tmp_path: Path) -> None:
+    module = tmp_path / "geglu.py"
+    module.write_text("from holmes_hpc import extend\n"
+                      "def gelu(x):\n    import torch\n    return torch.nn.functional.gelu(x)\n"
+                      "extend.add_activation('geglu', gelu, gated=True)\n")
+    config = compose(["+cluster=mixed", f"plugins=[{module}]", "model.activation=geglu", "model=gpt_tiny"])
+    architecture = Architecture.from_config(config.model)
+    stage = build_stage(architecture, 0, 4, first=True, last=True, seed=1, device="meta")
+    assert {name for name, _ in stage.named_parameters()} == {info.name for info in architecture.parameters()}
+    swiglu = Architecture.from_config(compose(["+cluster=mixed", "model.activation=swiglu"]).model)
+    assert architecture.model_flops_per_sample() == swiglu.model_flops_per_sample()
+    assert plan(config, mode="slurm").world_size == 8
+
+
+def test_a_strategy() -> None:
+    made = plan(compose(["+cluster=mixed", plugin("by_node.py"), "parallel.strategy=by_node"]), mode="slurm")
+    assert made.strategy == "by_node"
+    nodes = {place.rank: place.slot for place in made.ranks}
+    for pipeline in made.pipelines:
+        assert [nodes[stage.ranks[0]] for stage in pipeline.stages] == ["ib/0", "ib/1", "roce/0", "roce/1"]
+    with pytest.raises(PlanRefusedError, match=r"by_node: parallel.pipeline=3.*Set it to 4"):
+        plan(compose(["+cluster=mixed", plugin("by_node.py"), "parallel.strategy=by_node", "parallel.pipeline=3"]))
+
+
+def test_auto_compares_an_added_strategy() -> None:
+    made = plan(compose(["+cluster=mixed", plugin("by_node.py")]), mode="slurm")
+    assert "by_node" in {made.strategy, *(each.strategy for each in made.rejected)}
+
+
+@pytest.mark.parametrize(("stages", "words"), [
+    ("(((0,), (1,)), ((2,), (2,)))", "each of 0 to 7 must be in one"),
+    ("tuple(((r, r + 4),) for r in range(4))", "here of 1 ranks, and it has parts of 2"),
+    ("()", "must be in one"),
+])
+def test_a_strategy_that_proposes_no_layout_is_refused(tmp_path: Path, stages: str, words: str) -> None:
+    module = tmp_path / "wrong.py"
+    module.write_text("from holmes_hpc import extend\n"
+                      f"extend.add_strategy('wrong', lambda task, tensor: [extend.Shape('wrong', 'w', {stages}, "
+                      "extend.GroupRules())])\n")
+    with pytest.raises(PlanRefusedError, match=f"strategy wrong, 'w': .*{words}.*Mend the plug-in"):
+        plan(compose(["+cluster=mixed", f"plugins=[{module}]", "parallel.strategy=wrong"]), mode="slurm")
+
+
+def test_a_nic_kind() -> None:
+    config = compose(["+cluster=next_year", CONF, plugin("new_nic.py")])
+    cluster = ClusterDescription.from_config(config.cluster)
+    machine = Machine.described(cluster)
+    new = [node for node in cluster.nodes if node.label == "new"]
+    assert new[0].network == "ib"
+    assert machine.node_bandwidth_gbps(new[0], "ib") == 4 * 1600
+    assert machine.link("ib", new[0], new[1]).latency_us == 1.0
+    registry.NICS.replace_all({})
+    with pytest.raises(ConfigurationError, match=r"partitions\.new\.nic: unknown NIC kind 'xdr1600'"):
+        ClusterDescription.from_config(config.cluster)
+
+
+def genome(folder: Path) -> Path:
+    path = folder / "genome.fa"
+    path.write_text(">one\nACGTN\nacgtx\n" + "ACGGT\n" * 600)
+    return path
+
+
+def test_a_dataset(tmp_path: Path) -> None:
+    config = compose(["+cluster=mixed", plugin("fasta.py"), "data.name=fasta", f"data.path={genome(tmp_path)}",
+                      "model.vocab_size=8", "model.sequence_length=16"])
+    dataset = open_dataset(config.data, Architecture.from_config(config.model))
+    source = dataset.sources[0]
+    assert len(source.training) + len(source.validation) == 3010
+    assert source.training[:10].tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
+    tokens, targets = dataset.train_batch(1, 1, 0, 4, 4)
+    assert tokens.shape == (4, 16) and int(tokens.max()) < 5 and torch.equal(tokens[:, 1:], targets[:, :-1])
+    mixed = compose(["+cluster=mixed", plugin("fasta.py"), "data=mixture",
+                     f"data.sources=[{{name: fasta, path: {genome(tmp_path)}}}, {{name: python_docs}}]"])
+    assert len(open_dataset(mixed.data, Architecture.from_config(mixed.model)).sources) == 2
+    with pytest.raises(ConfigurationError, match=r"data=fasta needs data\.path|data\.name=fasta|needs data\.path"):
+        compose(["+cluster=mixed", plugin("fasta.py"), "data.name=fasta"])
+    with pytest.raises(DataError, match="vocabulary of 5 tokens"):
+        small = compose(["+cluster=mixed", plugin("fasta.py"), "data.name=fasta", f"data.path={genome(tmp_path)}",
+                         "model.vocab_size=4", "model.sequence_length=16"])
+        open_dataset(small.data, Architecture.from_config(small.model))
+
+
+@pytest.mark.parametrize(("body", "words"), [
+    ("lambda settings: [1, 2]", "returned list"),
+    ("lambda settings: numpy.zeros((3, 4), dtype=int)", r"returned int64 of shape \(3, 4\)"),
+    ("lambda settings: numpy.zeros(9)", "returned float64"),
+    ("lambda settings: 1 / 0", "failed: ZeroDivisionError"),
+])
+def test_a_dataset_that_reads_no_tokens_is_refused(tmp_path: Path, body: str, words: str) -> None:
+    module = tmp_path / "wrong_data.py"
+    module.write_text(f"import numpy\nfrom holmes_hpc import extend\nextend.add_source('wrong_data', {body})\n")
+    config = compose(["+cluster=mixed", f"plugins=[{module}]", "data.name=wrong_data"])
+    with pytest.raises(DataError, match=words):
+        open_dataset(config.data, Architecture.from_config(config.model))
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("import nothing_of_that_name", r"line 1: ModuleNotFoundError.*Install it on every node"),
+    ("x = 1\ny = 1 / 0\n", r"broken\.py, line 2: ZeroDivisionError: division by zero\. Mend it there"),
+    ("from holmes_hpc import extend\nextend.add_activation('gelu', abs)", "the activation 'gelu' is built in"),
+    ("from holmes_hpc import extend\nextend.add_nic('hdr200', family='ib', bandwidth_gbps=1, latency_us=1)",
+     "the NIC kind 'hdr200' is built in"),
+    ("from holmes_hpc import extend\nextend.add_nic('n', family='inf', bandwidth_gbps=1, latency_us=1)",
+     "the NIC kind 'n': unknown NIC family 'inf'"),
+    ("from holmes_hpc import extend\nextend.add_strategy('My Way', abs)", "a name is lower-case letters"),
+])
+def test_faulty_plug_ins_are_refused_and_leave_nothing(tmp_path: Path, text: str, words: str) -> None:
+    module = tmp_path / "broken.py"
+    module.write_text(f"{text}\n")
+    with pytest.raises(ConfigurationError, match=rf"plugins\.0=.*{words}"):
+        compose(["+cluster=mixed", f"plugins=[{module}]"])
+    assert not any(registry.ALL.values())
+    module.write_text("from holmes_hpc import extend\nextend.add_activation('again', abs)\n")
+    assert compose(["+cluster=mixed", f"plugins=[{module}]", "model.activation=again"]).model.activation == "again"
+
+
+def test_two_plug_ins_of_one_name_and_missing_ones(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.py").write_text("from holmes_hpc import extend\n"
+                                             "extend.add_activation('same', lambda x: x)\n")
+    with pytest.raises(ConfigurationError, match=r"plugins\.1=.*'same' was added before, by another plug-in"):
+        compose(["+cluster=mixed", f"plugins=[{tmp_path / 'one.py'},{tmp_path / 'two.py'}]"])
+    with pytest.raises(ConfigurationError, match=r"plugins\.0=.*three\.py: no such file"):
+        compose(["+cluster=mixed", f"plugins=[{tmp_path / 'three.py'}]"])
+    with pytest.raises(ConfigurationError, match=r"plugins\.0=no\.such: .*No module named 'no'"):
+        compose(["+cluster=mixed", "plugins=[no.such]"])
+    with pytest.raises(ConfigurationError, match=r"model\.activation=relu2: .*one of gelu, swiglu"):
+        compose(["+cluster=mixed", "model.activation=relu2"])
+
+
+def test_paths_become_absolute_and_ranks_can_load_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(EXAMPLES / "plugins")
+    config = compose(["+cluster=mixed", "plugins=[blocks.py]", "model.activation=relu2"])
+    assert list(config.plugins) == [str(EXAMPLES / "plugins" / "blocks.py")]
+    text = OmegaConf.to_yaml(config)
+    for each in registry.ALL.values():
+        each.replace_all({})
+    for name in [name for name in sys.modules if name.startswith("holmes_hpc_plugin_blocks")]:
+        del sys.modules[name]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(HolmesError, match="needs its module in `plugins`"):
+        _ = Architecture.from_config(config.model).gated
+    load_plugins(OmegaConf.create(text))
+    assert not Architecture.from_config(config.model).gated
+
+
+@pytest.mark.emulated
+def test_all_of_it_in_one_run(tmp_path: Path) -> None:
+    paths = ",".join(str(path) for path in PLUGINS)
+    done = train(tmp_path, [
+        "+cluster=next_year", "cluster.partitions.new.gpus_per_node=1", "cluster.partitions.old.gpus_per_node=1",
+        "model=gpt_relu2", CONF, f"plugins=[{paths}]", "parallel.strategy=by_node", "data.name=fasta",
+        f"data.path={genome(tmp_path)}", "model.vocab_size=8", "model.hidden_size=32", "model.sequence_length=16",
+        "train.global_batch_size=4", "parallel.micro_batch_size=1", "train.steps=3", "launch.mode=local",
+    ])
+    assert done.plan["strategy"] == "by_node" and len(done.plan["pipelines"][0]["stages"]) == 3
+    assert done.rows[-1]["step"] == 3 and 0 < done.rows[-1]["loss"] < 2 * numpy.log(8)

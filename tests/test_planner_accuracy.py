@@ -1,0 +1,96 @@
+"""Published steps and memory against the cost model, with the bars of `docs/accuracy.md`."""
+
+import dataclasses
+
+import pytest
+
+from benchmarks import accuracy, fit_constants, holmes_paper
+from benchmarks.published import fixes_launches, gpt, korthikanti, published_flops, sc21, vtrain_single
+from holmes_hpc.architecture.activations import unfused_gpt_layer_bytes
+from holmes_hpc.planner.cost import gpu_constants
+from holmes_hpc.planner.cost.memory_parts import activation_parts
+from holmes_hpc.planner.cost.software import MEGATRON_2022
+
+
+@pytest.mark.parametrize("name", accuracy.BARS)
+def test_published_rows_within_their_bars(name):
+    found = accuracy.score(accuracy.predicted_sets()[name])
+    bar, bar_median = accuracy.BARS[name]
+    assert found.mean <= bar
+    assert bar_median is None or found.median <= bar_median
+
+
+def test_the_sets_are_complete_and_hold_no_fitted_row():
+    sets = accuracy.predicted_sets()
+    assert [len(rows) for rows in sets.values()] == [5, 54, 640]
+    assert sum(fixes_launches(row) for row in vtrain_single()) == 128
+    assert not any(fixes_launches(row) for row in sets["vTrain, one node"])
+    assert {row.name for row in korthikanti()}.isdisjoint(row.name for row in sc21())
+    assert all(row.blank == ("micro_batch", "chunks") for row in sc21())
+
+
+def test_constants_are_what_the_fit_finds():
+    share, ramp = fit_constants.fit_products(korthikanti())
+    assert gpu_constants.CONSTANTS["a100-80g"].matrix_share == pytest.approx(share, abs=0.003)
+    assert gpu_constants.CONSTANTS["a100-80g"].ramp == pytest.approx(ramp, abs=10)
+    launch = fit_constants.fit_launches([row for row in vtrain_single() if fixes_launches(row)])
+    assert pytest.approx(launch, rel=0.01) == gpu_constants.LAUNCH_SECONDS
+
+
+def test_published_seconds_from_flops():
+    """GPT-3 takes 300 billion tokens in 34 days on 1,024 GPUs at 140 TFLOP/s (Narayanan et al., section 5.1)."""
+    model = gpt(12288, 96, 96, 2048)
+    steps = 300e9 / (1536 * 2048)
+    assert steps * published_flops(model, 1536) / (140e12 * 1024) / 86400 == pytest.approx(34, rel=0.03)
+
+
+@pytest.mark.parametrize(("hidden", "heads", "samples"), [(6144, 64, 4), (12288, 96, 1), (20480, 128, 1),
+                                                          (25600, 160, 1)])
+@pytest.mark.parametrize(("tensor", "sequence_parallel"), [(1, False), (8, False), (8, True)])
+def test_activations_of_a_layer_within_5_percent_of_the_published_formulas(hidden, heads, samples, tensor,
+                                                                           sequence_parallel):
+    model = gpt(hidden, 1, heads, 2048)
+    parts = activation_parts(model, "layers.0", samples, tensor=tensor, sequence_parallel=sequence_parallel,
+                             software=MEGATRON_2022)
+    published = unfused_gpt_layer_bytes(model, samples, tensor=tensor, sequence_parallel=sequence_parallel)
+    assert sum(parts.values()) == pytest.approx(published, rel=0.05)
+
+
+@pytest.mark.parametrize(("hidden", "heads", "saved"), [(12288, 96, 0.70), (20480, 128, 0.65)])
+def test_selective_recomputation_saves_what_is_published(hidden, heads, saved):
+    """Korthikanti et al., section 5: 70 % of the activations of GPT-3, 65 % of the 530B model's."""
+    model = gpt(hidden, 1, heads, 2048)
+    whole, selective = (sum(activation_parts(model, "layers.0", 1, tensor=8, sequence_parallel=True,
+                                             recompute=recompute, software=MEGATRON_2022).values())
+                        for recompute in ("none", "selective"))
+    assert 1 - selective / whole == pytest.approx(saved, abs=0.01)
+
+
+def test_full_recomputation_keeps_the_input_alone():
+    model = gpt(12288, 1, 96, 2048)
+    parts = activation_parts(model, "layers.0", 1, tensor=8, recompute="full", software=MEGATRON_2022)
+    assert sum(parts.values()) == 2 * 2048 * 12288
+
+
+def test_the_page_is_what_the_code_makes():
+    page = accuracy.PAGE.read_text()
+    assert page == accuracy.filled(page), "run python -m benchmarks.accuracy --write"
+
+
+def test_three_cells_calibrate_and_nothing_else():
+    """The published cells are recollections, so only that the calibration meets its own cells is asked here."""
+    cells = list(holmes_paper.cells(holmes_paper.calibrate()))
+    assert [cell.calibrated for cell in cells].count(True) == 3
+    assert all(abs(cell.error_percent) < 0.1 for cell in cells if cell.calibrated)
+
+
+def test_recollections_are_marked_in_every_table():
+    for made in (accuracy.holmes_rows(), accuracy.holmes_frameworks()):
+        lines = [line for line in made.splitlines()[2:] if "Figure 6" not in line and "mean absolute" not in line]
+        assert lines and all("[R]" in line for line in lines)
+
+
+def test_another_micro_batch_is_another_prediction():
+    row = sc21()[0]
+    assert dataclasses.replace(row.run, micro_batch=4) == row.with_micro_batch(4).run
+    assert row.with_micro_batch(4).error_percent != row.error_percent

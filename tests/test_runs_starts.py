@@ -1,0 +1,278 @@
+"""How a job's ranks ended, who is blamed, and what its batch script does about it (with a `scontrol` of the test's)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holmes_hpc.launch.stopping import Stopping
+from holmes_hpc.runs import RunFolder, Start, read_result, update_job, write_result
+from holmes_hpc.submit.outcome import MOST_FRUITLESS_STARTS
+from holmes_hpc.submit.outcome import main as outcome
+from tests.runs_for_tests import environment
+
+RANKS = {"ib-1": [0, 1], "roce-1": [2, 3]}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path, "mixed")
+
+
+def begin(run: RunFolder, name: str = "7-0-0") -> Start:
+    start = Start(run, name)
+    for node, ranks in RANKS.items():
+        start.write(f"node-{node}.json", {"ranks": ranks, "report": {"node": node}})
+    return start
+
+
+def end(start: Start, statuses: dict[int, int], told: tuple[int, ...] = ()) -> None:
+    for rank, status in statuses.items():
+        node = next(node for node, ranks in RANKS.items() if rank in ranks)
+        start.write_end(rank, node, status, told="SIGTERM" if rank in told else None)
+
+
+def fail(run: RunFolder, rank: int, kind: str, message: str, ours: bool = True) -> None:
+    run.write_json(run.rank_error_path(rank), {"type": kind, "message": message, "ours": ours})
+
+
+def test_a_silent_rank_is_the_cause_before_any_error(run: RunFolder) -> None:
+    start = begin(run)
+    for rank in (0, 1, 3):
+        fail(run, rank, "NetworkError", "the group broke")
+    end(start, {0: 1, 1: 1, 3: 1})
+    assert "rank 2 on node roce-1 was ended by SIGKILL" in (start.cause() or "")
+    assert str(run.log_path(2)) in (start.cause() or "")
+    assert start.failed_nodes() == []
+
+
+def test_a_silent_node_is_told_from_a_silent_rank(run: RunFolder) -> None:
+    start = begin(run)
+    end(start, {0: 1, 1: 1})
+    assert start.failed_nodes() == ["roce-1"]
+    assert "all ranks of node roce-1 were killed without a word" in (start.cause() or "")
+
+
+def test_ones_own_error_comes_before_a_lost_neighbour_and_before_the_told(run: RunFolder) -> None:
+    start = begin(run)
+    fail(run, 0, "NetworkError", "the group broke")
+    fail(run, 3, "DataError", "other tokens")
+    end(start, {0: 1})
+    end(start, {1: 1, 2: 1, 3: 2}, told=(1,))
+    assert (start.cause() or "").startswith("other tokens [rank 3 on node roce-1; log: ")
+    assert start.anyone_failed()
+
+
+def test_a_hang_that_others_saw_comes_before_the_silence_of_the_hung(run: RunFolder) -> None:
+    start = begin(run)
+    fail(run, 0, "HangError", "rank 3 hangs")
+    end(start, {1: 1})  # rank 0 ended without a mark, rank 2 and 3 were killed
+    assert (start.cause() or "").startswith("rank 3 hangs [rank 0 on node ib-1")
+    assert start.failed_nodes() == ["roce-1"]
+
+
+def test_ranks_that_saved_are_no_failure(run: RunFolder) -> None:
+    start = begin(run)
+    end(start, dict.fromkeys(range(4), 3))
+    assert start.cause() is None
+    assert not start.anyone_failed()
+
+
+def test_newest_start_counts_and_files_of_others_are_not_seen(run: RunFolder) -> None:
+    old = begin(run, "7-0-0")
+    old.write("start.json", {"plan": "old"})
+    new = Start(run, "7-1-0")
+    assert new.read("start.json") is None
+    time.sleep(0.02)
+    new.write("node-ib-1.json", {"ranks": [0], "report": {"node": "ib-1"}})
+    assert Start.newest(run) == new
+    assert new.rendezvous_path != old.rendezvous_path
+
+
+def test_job_json_keeps_what_the_submitter_wrote(run: RunFolder) -> None:
+    run.write_json(run.job_path, {"job_id": "7", "components": [1], "restarts": 0, "ranks": [], "main_pid": 5})
+    update_job(run, [(0, "ib-1", 123)], restarts=2, job_id="7")
+    job = json.loads(run.job_path.read_text())
+    assert (job["restarts"], job["main_pid"], job["components"]) == (2, 5, [1])
+    assert job["ranks"] == [{"rank": 0, "node": "ib-1", "pid": 123}]
+
+
+SCONTROL = """\
+#!/bin/sh
+echo "$*" >> {log}
+case "$1 $2" in
+"show job") cat {jobs} ;;
+"show node") cat {nodes} ;;
+"requeue "*) exit {status} ;;
+esac
+"""
+
+
+def settle(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, jobs: str = "", nodes: str = "",
+           status: int = 0, arguments: tuple[str, ...] = ("--requeue",)) -> tuple[int, list[str]]:
+    """Run what the batch script runs; return its status and the calls of scontrol."""
+    folder = tmp_path / "bin"
+    folder.mkdir(exist_ok=True)
+    (folder / "jobs").write_text(jobs)
+    (folder / "nodes").write_text(nodes)
+    (folder / "calls").write_text("")
+    (folder / "scontrol").write_text(SCONTROL.format(log=folder / "calls", jobs=folder / "jobs",
+                                                     nodes=folder / "nodes", status=status))
+    (folder / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ended = outcome([str(run.path), "1", *arguments])
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    return ended, (folder / "calls").read_text().splitlines()
+
+
+@pytest.fixture
+def in_job(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in list(os.environ):
+        if name.startswith("SLURM_"):
+            monkeypatch.delenv(name)
+    for name, value in {"SLURM_JOB_ID": "1234", "SLURM_JOB_NODELIST": "ib-1", "SLURM_PROCID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+HET = """\
+JobId=1234 HetJobId=1234 HetJobOffset=0 JobState={leader} NodeList=ib-1 ExcNodeList=ib-9
+JobId=1235 HetJobId=1234 HetJobOffset=1 JobState={other} NodeList=roce-[1-2] ExcNodeList=(null)
+"""
+RUNNING = HET.format(leader="RUNNING", other="RUNNING")
+
+
+def test_a_preempted_job_is_requeued_as_a_whole(run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:
+    write_result(run, "preempted", error="saved", emulated=False)
+    assert settle(run, tmp_path, in_job, jobs=RUNNING) == (3, ["show job 1234", "requeue 1234"])
+    assert "job 1234 is queued again" in (read_result(run) or {})["error"]
+
+
+def test_an_array_task_requeues_itself_alone(run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:
+    in_job.setenv("SLURM_ARRAY_JOB_ID", "1234")
+    in_job.setenv("SLURM_ARRAY_TASK_ID", "1")
+    write_result(run, "preempted", error="saved", emulated=False)
+    assert settle(run, tmp_path, in_job)[1] == ["show job 1234_1", "requeue 1234_1"]
+
+
+def test_unfit_nodes_are_excluded_in_their_component_beside_those_of_before(
+        run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:
+    start = begin(run)
+    start.write("exclude.json", {"nodes": ["roce-2"]})
+    run.write_json(run.excluded_path, ["ib-9"])
+    write_result(run, "preempted", error="unfit", emulated=False)
+    _, calls = settle(run, tmp_path, in_job, jobs=RUNNING)
+    assert calls[1:] == ["requeue 1234", "update JobId=1234+1 ExcNodeList=ib-9,roce-2"]
+    assert json.loads(run.excluded_path.read_text()) == ["ib-9", "roce-2"]
+
+
+def test_where_requeue_fails_the_way_on_is_said(run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:
+    write_result(run, "preempted", error="saved", emulated=False)
+    assert settle(run, tmp_path, in_job, jobs=RUNNING, status=1)[0] == 3
+    assert f"train.resume={run.path}" in (read_result(run) or {})["error"]
+    write_result(run, "preempted", error="saved", emulated=False)
+    assert settle(run, tmp_path, in_job, arguments=())[1] == []
+    assert "launch.requeue=false" in (read_result(run) or {})["error"]
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", "COMPLETING"])
+def test_a_cancelled_component_is_no_preemption(run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch,
+                                                state: str) -> None:
+    write_result(run, "preempted", error="saved", emulated=False)
+    status, calls = settle(run, tmp_path, in_job, jobs=HET.format(leader="RUNNING", other=state))
+    assert (status, calls) == (1, ["show job 1234"])
+    assert "1234+1 was cancelled" in (read_result(run) or {})["error"]
+
+
+def test_a_failed_node_is_left_out_though_slurm_has_not_requeued_yet(
+        run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:
+    end(begin(run), {0: 1, 1: 1})
+    down = "NodeName=roce-1 State=DOWN*+CLOUD Partitions=roce\n"
+    status, calls = settle(run, tmp_path, in_job, jobs=RUNNING, nodes=down)
+    assert status == 3
+    assert calls[-2:] == ["requeue 1234", "update JobId=1234+1 ExcNodeList=roce-1"]
+    run.result_path.unlink()
+    status, calls = settle(run, tmp_path, in_job, jobs=RUNNING, nodes=down.replace("DOWN*+CLOUD", "ALLOCATED"))
+    assert status == 1
+    assert not [call for call in calls if call.startswith("requeue")]
+
+
+def test_a_job_that_slurm_requeued_has_not_failed(run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:
+    end(begin(run), {0: 1, 1: 1})
+    pending = HET.format(leader="PENDING", other="PENDING")
+    assert settle(run, tmp_path, in_job, jobs=pending)[0] == 3
+    assert (read_result(run) or {})["status"] == "preempted"
+
+
+def test_starts_without_a_step_come_to_an_end(run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:
+    for number in range(MOST_FRUITLESS_STARTS):
+        begin(run, f"1234-{number}-0")
+        write_result(run, "preempted", error="told", emulated=False)
+        status, _ = settle(run, tmp_path, in_job, jobs=RUNNING)
+        assert status == (1 if number == MOST_FRUITLESS_STARTS - 1 else 3)
+        time.sleep(0.02)
+    assert "time_limit" in (read_result(run) or {})["error"]
+
+
+STOPPING = """\
+import os, sys, time
+from holmes_hpc.launch.stopping import Stopping, block_signals
+block_signals()
+time.sleep(0.5)
+stopping = Stopping("USR2", lambda: os.path.exists(sys.argv[1]), lambda name: print("left by", name, flush=True))
+if sys.argv[2] == "training":
+    stopping.requested()
+print("ready", flush=True)
+while not stopping.requested() if sys.argv[2] == "training" else True:
+    time.sleep(0.01)
+print("told by", stopping.told, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("phase", "number", "said", "status"), [
+    ("training", signal.SIGUSR2, "told by SIGUSR2", None),
+    ("training", signal.SIGTERM, "told by SIGTERM", None),
+    ("starting", signal.SIGTERM, "left by SIGTERM", 143),
+])
+def test_signals_are_taken_from_the_first_line_on(tmp_path: Path, phase: str, number: int, said: str,
+                                                  status: int | None) -> None:
+    hopeless = tmp_path / "hopeless"
+    process = subprocess.Popen([sys.executable, "-c", STOPPING, str(hopeless), phase], text=True, env=environment(),
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        assert process.stdout is not None
+        if number == signal.SIGTERM:
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(number)
+        else:
+            while int(next(line.split()[1] for line in Path(f"/proc/{process.pid}/status").read_text().splitlines()
+                           if line.startswith("SigBlk:")), 16) == 0:
+                time.sleep(0.01)
+            process.send_signal(number)  # before anything waits for it
+            assert process.stdout.readline() == "ready\n"
+        assert process.stdout.readline() == f"{said}\n"
+        if status is None and number == signal.SIGTERM:
+            hopeless.touch()  # a rank failed: no step will be finished
+            assert process.stdout.readline() == "left by SIGTERM\n"
+            status = 143
+        if status is not None:
+            assert process.wait(timeout=10) == status
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_signals_name_is_a_signal() -> None:
+    with pytest.raises(KeyError):
+        Stopping("NONE", bool, lambda name: None)

@@ -1,0 +1,96 @@
+"""Where a run goes when it is started in the places that Slurm has: each case of `launch.mode=auto` on a real Slurm."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+import pytest
+
+from tests.runs_for_tests import ROOT, newest_run
+from tests.slurm_cluster import SlurmCluster
+from tests.slurm_cluster.cluster import ORDINARY_USER
+from tests.slurm_sites import HOLDING, TINY, command, holmes, nodes, result, site
+
+pytestmark = pytest.mark.slurm
+
+_PTY = "import os, pty, sys; status = pty.spawn(sys.argv[1:]); sys.exit(os.waitstatus_to_exitcode(status))"
+
+_FIRST_TASK = """sh -c 'test "$SLURM_PROCID" != 0 || exec "$@"' first"""  # as shells of other tasks find no input
+
+
+def train(slurm: SlurmCluster, cluster: str, *further: str) -> str:
+    return shlex.join(command("train", [site(slurm), f"+cluster={cluster}", *TINY, *further]))
+
+
+def test_a_sites_own_batch_script_starts_the_ranks(slurm: SlurmCluster) -> None:
+    script = f"srun {train(slurm, 'two')}\nsrun {train(slurm, 'two', 'run.name=second')}"
+    job = slurm.sbatch(script, "-p", "ib", "-N2", "--ntasks-per-node=1", "--output=own.out", environment=HOLDING)
+    assert slurm.wait_for(job, timeout_seconds=120) == ["COMPLETED"], (slurm.shared / "own.out").read_text()
+    folders = [next((slurm.shared / "runs" / name).glob(f"slurm-{job}")).resolve() for name in ("two", "second")]
+    assert folders[0] != folders[1], "each of the two steps has a run folder of its own"
+    for folder in folders:
+        assert result(folder)["status"] == "completed"
+        assert nodes(folder) == ["ib-1", "ib-2"]
+
+
+def test_srun_with_colons_starts_the_ranks(slurm: SlurmCluster) -> None:
+    line = train(slurm, "pair")
+    done = slurm.run(f"srun -p ib -N1 -n1 {line} : -p roce -N1 -n1 {line}", environment=HOLDING, timeout_seconds=150)
+    folder = newest_run(slurm.shared)
+    assert folder is not None, done.stderr
+    assert result(folder)["status"] == "completed"
+    assert nodes(folder) == ["ib-1", "roce-1"]
+
+
+@pytest.mark.parametrize(("allocation", "cluster", "where"), [
+    ("salloc -p ib -N2", "two", ["ib-1", "ib-2"]),
+    ("salloc -p ib -N1 : -p roce -N1", "pair", ["ib-1", "roce-1"]),
+    (f"{shlex.join([sys.executable, '-c', _PTY])} srun -p ib -N2 --ntasks-per-node=1 --pty {_FIRST_TASK}", "two",
+     ["ib-1", "ib-2"]),
+    ("salloc -p ib -N2 srun -N1 -n1", "two", ["ib-1", "ib-2"]),
+], ids=["salloc", "salloc of two components", "srun --pty", "a notebook's step"])
+def test_inside_an_allocation_one_step_is_started(slurm: SlurmCluster, allocation: str, cluster: str,
+                                                  where: list[str]) -> None:
+    done = slurm.run(f"{allocation} {train(slurm, cluster)}", environment=HOLDING, timeout_seconds=150, check=False)
+    folder = newest_run(slurm.shared)
+    assert done.status == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert folder is not None
+    assert result(folder)["status"] == "completed"
+    assert nodes(folder) == where
+    assert not (folder / "submission").exists(), "nothing was submitted"
+
+
+def test_a_step_with_other_numbers_of_tasks_does_not_start_runs_in_each(slurm: SlurmCluster) -> None:
+    done = slurm.run(f"srun -p ib -N2 -n2 {train(slurm, 'one')}", environment=HOLDING, check=False)
+    assert done.status == 2
+    assert "srun --ntasks=1" in done.stderr
+    assert newest_run(slurm.shared) is None
+
+
+def test_a_small_batch_job_refuses_a_large_cluster(slurm: SlurmCluster) -> None:
+    job = slurm.sbatch(train(slurm, "two"), "-p", "ib", "-N1", "--output=small.out", environment=HOLDING)
+    assert slurm.wait_for(job) == ["FAILED"]
+    assert "has 1 of the 2 nodes" in (slurm.shared / "small.out").read_text()
+
+
+def test_an_ordinary_user_submits_counted_features(slurm: SlurmCluster) -> None:
+    done = holmes(slurm, "train", [site(slurm), "+cluster=counted", "parallel=holmes", *TINY], user=ORDINARY_USER,
+                  check=False)
+    folder = newest_run(slurm.shared)
+    assert done.status == 0, done.stderr[-3000:]
+    assert folder is not None
+    script = next((folder / "submission").glob("*submission.sh")).read_text()
+    assert "#SBATCH --constraint=[roce*1&(ib&hdr200)*1]" in script
+    # Slurm orders the nodes as slurm.conf does, so the plan is made anew for them.
+    assert nodes(folder) == ["ib-1", "roce-1"]
+    assert result(folder)["status"] == "completed"
+    assert folder.stat().st_uid == ORDINARY_USER
+
+
+def test_sbatch_on_the_path_without_a_controller_is_no_slurm(slurm: SlurmCluster) -> None:
+    slurm.run("scontrol shutdown slurmctld")
+    done = holmes(slurm, "train", [site(slurm), "+cluster=one", *TINY, "launch.mode=slurm"], check=False)
+    assert done.status == 2
+    assert "no Slurm controller answers" in done.stderr
+    assert str(ROOT) not in done.stderr

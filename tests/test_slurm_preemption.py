@@ -1,0 +1,144 @@
+"""Jobs that are preempted, requeued, cancelled or lose a node, on a real Slurm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.runs_for_tests import train
+from tests.slurm_cluster.fixture import MakeSlurm
+from tests.slurm_runs import SLOW_ETHERNET_GBPS, TINY, SubmittedJob
+
+pytestmark = pytest.mark.slurm
+
+STEPS = 24
+
+
+def assert_as_uninterrupted(job: SubmittedJob, tmp_path: Path) -> None:
+    """Compare losses and gradient norms with those of one process that was never interrupted."""
+    reference = train(tmp_path, ["+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=1", *TINY,
+                                 f"train.steps={STEPS}"]).rows
+    last = {row["step"]: row for row in job.rows}
+    assert sorted(last) == list(range(1, STEPS + 1))
+    for key in ("loss", "grad_norm"):
+        assert [last[row["step"]][key] for row in reference] == pytest.approx([row[key] for row in reference], rel=1e-5)
+
+
+def test_preempted_job_goes_on_exactly_where_it_was(make_slurm: MakeSlurm, tmp_path: Path) -> None:
+    slurm = make_slurm(ib_nodes=1, roce_nodes=1, ethernet_gbps=SLOW_ETHERNET_GBPS, grace_seconds=30)
+    job = SubmittedJob(slurm, [f"train.steps={STEPS}"])
+    job.wait_for_steps(4)
+    pids = {rank["rank"]: rank["pid"] for rank in job.read("job.json")["ranks"]}
+    assert job.read("job.json")["restarts"] == 0
+    urgent = slurm.sbatch("sleep 3", "--partition=urgent", "--nodelist=roce-1", "--exclusive", "--time=1")
+    preempted = job.wait_for_result("preempted")
+    done = len(job.rows)
+    assert preempted["steps"] == done < STEPS
+    assert "USR2" in preempted["error"] or "another rank" in preempted["error"]
+    slurm.wait_for(urgent)
+    job.wait_for_result("completed", 120)
+    assert job.steps == list(range(1, STEPS + 1))  # signalled: no finished step is lost or done twice
+    assert_as_uninterrupted(job, tmp_path)
+    told = job.read("job.json")
+    assert told["restarts"] == 1
+    assert [rank["node"] for rank in told["ranks"]] == ["ib-1", "roce-1"]
+    assert all(rank["pid"] not in (None, pids[rank["rank"]]) for rank in told["ranks"])
+    assert f"resuming after step {done}" in job.log
+    assert slurm.wait_for(job.id) == ["COMPLETED", "COMPLETED"]
+    job.wait_until_gone()
+
+
+def test_cancelled_component_ends_the_job_and_keeps_its_state(make_slurm: MakeSlurm) -> None:
+    slurm = make_slurm(ib_nodes=1, roce_nodes=1, ethernet_gbps=SLOW_ETHERNET_GBPS, kill_wait_seconds=20)
+    job = SubmittedJob(slurm, ["train.steps=1000"])
+    job.wait_for_steps(3)
+    slurm.run(f"scancel {job.id}+1")
+    result = job.wait_for_result("failed")
+    assert f"its component {job.id}+1 was cancelled" in result["error"]
+    assert f"train.resume={job.folder}" in result["error"]
+    assert [path.name for path in job.checkpoints] == [f"step-{job.steps[-1]:06d}"]
+    assert slurm.wait_for(job.id) == ["FAILED", "CANCELLED"]
+    job.wait_until_gone()
+
+
+def test_cancelled_job_saves_and_leaves_no_process(make_slurm: MakeSlurm) -> None:
+    slurm = make_slurm(ib_nodes=1, roce_nodes=1, ethernet_gbps=SLOW_ETHERNET_GBPS, kill_wait_seconds=20)
+    job = SubmittedJob(slurm, ["train.steps=1000"])
+    job.wait_for_steps(3)
+    assert job.processes()
+    slurm.run(f"scancel {job.id}")
+    assert "SIGTERM" in job.wait_for_result("preempted")["error"]
+    assert [path.name for path in job.checkpoints] == [f"step-{job.steps[-1]:06d}"]
+    assert slurm.wait_for(job.id) == ["CANCELLED", "CANCELLED"]
+    job.wait_until_gone()
+
+
+def test_killed_rank_is_named_and_the_job_fails(make_slurm: MakeSlurm) -> None:
+    slurm = make_slurm(ib_nodes=1, roce_nodes=1, ethernet_gbps=SLOW_ETHERNET_GBPS)
+    job = SubmittedJob(slurm, ["train.steps=1000"])
+    job.wait_for_steps(2)
+    victim = job.read("job.json")["ranks"][1]
+    slurm.run(f"kill -9 {victim['pid']}", victim["node"])
+    assert "rank 1 on node roce-1 was ended by SIGKILL" in job.wait_for_result("failed")["error"]
+    assert slurm.wait_for(job.id) == ["FAILED", "FAILED"]
+    job.wait_until_gone()
+
+
+def test_failed_node_is_left_behind_with_a_new_plan(make_slurm: MakeSlurm, tmp_path: Path) -> None:
+    slurm = make_slurm(ib_nodes=1, roce_nodes=2, ethernet_gbps=SLOW_ETHERNET_GBPS, extra=("SlurmdTimeout=10",))
+    job = SubmittedJob(slurm, [f"train.steps={STEPS}", "train.checkpoint_every=2"])
+    job.wait_for_steps(5)
+    slurm.fail_node("roce-1")
+    job.wait(lambda: (job.read("job.json") or {})["restarts"] == 1, "a restart", 120)
+    assert job.read("result.json") is None or job.read("result.json")["status"] == "completed"
+    job.wait_for_result("completed", 120)
+    assert [rank["node"] for rank in job.read("job.json")["ranks"]] == ["ib-1", "roce-2"]
+    assert job.read("plan-1.json") == job.read("plan.json")
+    assert [rank["node"] for rank in job.read("plan.json")["ranks"]] == ["ib-1", "roce-2"]
+    assert_as_uninterrupted(job, tmp_path)
+    assert len(job.steps) - STEPS <= 2  # done twice: at most the steps since the last checkpoint
+    job.wait_until_gone()
+
+
+def test_without_requeue_the_state_is_kept_and_the_way_on_is_said(make_slurm: MakeSlurm) -> None:
+    slurm = make_slurm(ib_nodes=1, roce_nodes=1, ethernet_gbps=SLOW_ETHERNET_GBPS)
+    without_scontrol = ('launch.setup=["mkdir -p bin; ln -sf $(command -v srun) bin/",'
+                        '"export PATH=$PWD/bin"]')
+    for setting, said in (("launch.requeue=false", "launch.requeue=false"), (without_scontrol, "scontrol: not found")):
+        job = SubmittedJob(slurm, ["train.steps=1000", setting])
+        job.wait_for_steps(2)
+        slurm.run(f"scancel --signal=USR2 {job.id}")
+        assert slurm.wait_for(job.id) == ["FAILED", "FAILED"]
+        result = job.read("result.json")
+        assert result["status"] == "preempted"
+        assert said in result["error"]
+        assert f"train.resume={job.folder}" in result["error"]
+        assert [path.name for path in job.checkpoints] == [f"step-{job.steps[-1]:06d}"]
+        assert "ExitCode=3:0" in slurm.run(f"scontrol show job {job.id}").stdout
+        job.wait_until_gone()
+
+
+def test_job_that_comes_to_its_time_limit_is_queued_again(make_slurm: MakeSlurm) -> None:
+    slurm = make_slurm(ib_nodes=1, roce_nodes=1, ethernet_gbps=SLOW_ETHERNET_GBPS)
+    job = SubmittedJob(slurm, ["train.steps=70", *(f"cluster.partitions.{label}.time_limit=1"
+                                                   for label in ("ib", "roce")), "launch.signal_seconds=20"])
+    job.wait_for_result("completed", 240)
+    assert job.read("job.json")["restarts"] >= 1
+    assert job.steps == list(range(1, 71))
+
+
+def test_node_that_is_not_as_described_is_excluded(make_slurm: MakeSlurm) -> None:
+    slurm = make_slurm(ib_nodes=2, roce_nodes=1)
+    slurm.run("ip link set ib0 down", "ib-1")
+    job = SubmittedJob(slurm, ["train.steps=3", "launch.on_mismatch=exclude_node"])
+    job.wait_for_result("completed", 120)
+    assert [rank["node"] for rank in job.read("plan.json")["ranks"]] == ["ib-2", "roce-1"]
+    assert job.read("job.json")["restarts"] == 1
+    assert job.read("excluded.json") == ["ib-1"]
+    assert "node ib-1: expected the ib interface ib0" in job.log
+    slurm.run("ip link set roce0 down", "roce-1")
+    job = SubmittedJob(slurm, ["train.steps=3", "launch.on_mismatch=fail"])
+    error = job.wait_for_result("failed")["error"]
+    assert "node roce-1: expected the roce interface roce0" in error
+    assert "on_mismatch" in error

@@ -1,0 +1,127 @@
+"""Sweeps, their table, dry runs and followed runs on a real Slurm; ranks without torch where torch is not the point."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from holmes_hpc.data.write import write_text
+from holmes_hpc.emulation.world import children
+from tests.runs_for_tests import newest_run
+from tests.slurm_cluster import SlurmCluster
+from tests.slurm_cluster.fixture import MakeSlurm
+from tests.slurm_sites import HOLDING, TINY, command, holmes, result, site, without_torch
+
+pytestmark = pytest.mark.slurm
+
+EIGHT = ["-m", "+cluster=pair,one", "parallel=holmes,megatron", "train.seed=1,2"]
+
+
+def folders(slurm: SlurmCluster) -> list[Path]:
+    found = (path.parent for path in (slurm.shared / "runs").glob("*/2*/config.yaml"))
+    return [path for path in found if not path.is_symlink()]
+
+
+def test_a_sweep_of_eight_trains_and_shows_its_table(slurm: SlurmCluster) -> None:
+    done = holmes(slurm, "train", [site(slurm), *EIGHT, *TINY, "train.steps=1"], check=False)
+    assert done.status == 0, done.stderr[-4000:]
+    assert len(folders(slurm)) == 8
+    table = done.stderr[done.stderr.rindex("job  "):].splitlines()
+    assert [line.split()[2:4] for line in table[1:]] == [["completed", "1/1"]] * 8
+    assert all("+cluster=" in line and "train.seed=" in line for line in table[1:])
+    ids = [line.split()[0] for line in table[1:]]
+    assert sum("_" in job for job in ids) == 4, "the runs on one partition are an array"
+    losses = {line.split()[5] for line in table[1:]}
+    assert len(losses) >= 2
+    assert all(result(folder)["status"] == "completed" for folder in folders(slurm))
+
+
+def test_a49_a_sweep_may_return_at_once_and_be_watched_later(make_slurm: MakeSlurm) -> None:
+    slurm = make_slurm(extra=("MaxArraySize=3",))
+    done = holmes(slurm, "train", [site(slurm), without_torch(slurm, 1.0), *EIGHT, *TINY, "launch.wait=false"])
+    assert "submitted 8 jobs; `holmes jobs " in done.stderr
+    place = done.stderr.partition("`holmes jobs ")[2].partition("`")[0]
+    assert done.stderr.count("  completed  ") < 8
+    later = holmes(slurm, "jobs", [place, "--watch"])
+    rows = later.stdout[later.stdout.rindex("job  "):].splitlines()[1:]
+    assert [row.split()[2] for row in rows] == ["completed"] * 8
+    arrays = {row.split()[0].partition("_")[0] for row in rows if "_" in row.split()[0]}
+    assert len(arrays) == 1, "four runs are an array of three (MaxArraySize) and a single job"
+    for job in {row.split()[0].partition("_")[0] for row in rows}:
+        assert set(slurm.wait_for(int(job))) == {"COMPLETED"}
+    batch = holmes(slurm, "logs", [rows[0].split()[0]]).stdout
+    assert "srun ended with 0; completed" in batch
+
+
+def test_a_sweep_with_a_failed_run_is_1_and_shows_why(slurm: SlurmCluster) -> None:
+    text = slurm.shared / "text.txt"
+    text.write_text("some text, again and again, " * 200)
+    write_text(slurm.shared / "good.tokens", [text])
+    (slurm.shared / "bad.tokens").write_bytes(b"no header")
+    done = holmes(slurm, "train", [
+        site(slurm), "-m", "+cluster=one", "data=tokens", "data.path=good.tokens,bad.tokens", *TINY,
+        "train.steps=1"], check=False)
+    assert done.status == 1, done.stderr
+    table = done.stderr[done.stderr.rindex("job  "):]
+    assert table.splitlines()[1].split()[2] == "completed"
+    assert table.splitlines()[2].split()[2] == "failed"
+    assert "the last lines of its traceback:" in table
+    assert "DataError: " in table
+
+
+def test_a_followed_run_is_detached_by_ctrl_c_and_goes_on(slurm: SlurmCluster) -> None:
+    words = command("train", [site(slurm), without_torch(slurm, 2.0), "+cluster=pair", *TINY])
+    following = subprocess.Popen(slurm.command_line(words, environment=HOLDING), stderr=subprocess.PIPE, text=True,
+                                 stdout=subprocess.DEVNULL, start_new_session=True)
+    assert following.stderr is not None
+    for line in following.stderr:
+        if "submitted job" in line:
+            job = int(line.partition("submitted job ")[2].partition(";")[0])
+        if "RUNNING" in line:
+            break
+    os.kill(children(following.pid)[0], signal.SIGINT)  # nsenter forks to enter the PID namespace
+    rest = following.stderr.read()
+    assert following.wait(timeout=20) == 0
+    assert f"no longer following job {job}, which goes on" in rest
+    assert slurm.wait_for(job) == ["COMPLETED", "COMPLETED"]
+    folder = newest_run(slurm.shared)
+    assert folder is not None
+    assert result(folder)["status"] == "completed"
+    shown = holmes(slurm, "jobs", [str(job)]).stdout.splitlines()
+    assert shown[1].split()[2:4] == ["completed", "2/2"]
+
+
+def test_states_come_from_accounting_once_the_queue_forgot(make_slurm: MakeSlurm) -> None:
+    slurm = make_slurm(accounting=True, extra=("MinJobAge=2",))
+    done = holmes(slurm, "train", [site(slurm), without_torch(slurm, 60), "+cluster=pair", *TINY,
+                                   "launch.wait=false"])
+    job = int(done.stderr.partition("submitted job ")[2].partition(";")[0])
+    slurm.wait_for(job, ["RUNNING"])
+    assert holmes(slurm, "jobs", []).stdout.splitlines()[1].split()[2] == "running"
+    slurm.run(f"scancel {job}")
+    deadline = time.monotonic() + 60
+    while slurm.states(job):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    while (state := holmes(slurm, "jobs", []).stdout.splitlines()[1].split()[2]) == "unknown":  # accounting lags
+        assert time.monotonic() < deadline
+    assert state == "cancelled"
+
+
+def test_a41_a40_a_dry_run_of_features_is_tried_by_slurm(slurm: SlurmCluster) -> None:
+    done = holmes(slurm, "train", [site(slurm), "+cluster=counted", *TINY, "launch.dry_run=true",
+                                   "+launch.sbatch.comment='two words'"])
+    assert "#SBATCH --constraint=[roce*1&(ib&hdr200)*1]" in done.stdout
+    assert '#SBATCH --comment="two words"' in done.stdout
+    assert "to start at" in done.stderr
+    refused = holmes(slurm, "train", [site(slurm), "+cluster=counted", *TINY, "launch.dry_run=true",
+                                      "cluster.partitions.a.constraint=nosuch"], check=False)
+    assert refused.status == 2
+    assert "Slurm would refuse this job" in refused.stderr
+    assert json.dumps(slurm.squeue()).count("COMPLETED") == 1

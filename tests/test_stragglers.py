@@ -1,0 +1,75 @@
+"""Stragglers: who is one, who is not, and where it is shown; memory by rank beside the prediction."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+import analysis
+from analysis.throughput import main
+from holmes_hpc.metrics import Stragglers
+from holmes_hpc.metrics.stragglers import WINDOW_STEPS
+from tests.run_folders import make_plan, make_run, metric
+
+STEP_SECONDS = 0.2
+EVEN = [0.1, 0.1, 0.1, 0.1, 0.02, 0.02, 0.02, 0.02]
+"""Ranks 0 to 3 hold the first stage and 4 to 7 the second, which does much less."""
+
+
+def fed(*steps: list[float]) -> tuple[list[list[int] | None], list[str]]:
+    said: list[str] = []
+    stragglers = Stragglers(make_plan(), said.append)
+    return [stragglers.add(step, list(own), STEP_SECONDS) for step, own in enumerate(steps, start=1)], said
+
+
+def slow(rank: int, seconds: float) -> list[float]:
+    return [seconds if each == rank else own for each, own in enumerate(EVEN)]
+
+
+def test_a_rank_slower_than_its_peers_is_named_once_and_so_is_its_recovery() -> None:
+    found, said = fed(*[slow(2, 0.25)] * (WINDOW_STEPS + 5), *[EVEN] * WINDOW_STEPS)
+    assert found[WINDOW_STEPS - 2] is None and found[WINDOW_STEPS - 1] == [2] and found[-1] == []
+    assert len(said) == 2
+    assert "step 10: rank 2 on node ib-1 is a straggler" in said[0]
+    assert "250 ms a step, 2.5 times as long as its peers (ranks 0, 1, 3: 100 ms" in said[0]
+    assert said[1].endswith("rank 2 on node ib-1 is no straggler any more")
+
+
+def test_a_stage_with_more_work_and_a_single_pause_are_no_stragglers() -> None:
+    pause = slow(0, 5.0)
+    found, said = fed(*[EVEN] * 8, pause, pause, *[EVEN] * 12)
+    assert not any(found) and not said
+
+
+def test_a_difference_that_no_step_notices_is_none() -> None:
+    assert not any(fed(*[slow(5, 0.035)] * 15)[0]), "1.75 times its peers, but 15 ms of a step of 200"
+    assert fed(*[slow(5, 0.05)] * 15)[0][-1] == [5]
+
+
+def test_the_tables_show_stragglers_and_memory_beside_the_prediction(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = [metric(step, stragglers=[3] if step > 4 else [] if step == 4 else None) for step in range(1, 9)]
+    metrics[-1]["memory_gib_per_rank"] = [0.5 + rank / 8 for rank in range(8)]
+    folder = make_run(tmp_path / "runs", metrics=metrics)
+    table = analysis.by_rank(folder).set_index("rank")
+    assert len(table) == 8
+    predicted = make_plan().predicted.memory_gib_per_rank
+    assert list(table["predicted_memory_gib"]) == list(predicted)
+    assert table.loc[3, "measured_memory_gib"] == 0.875
+    assert table.loc[3, "measured_to_predicted"] == pytest.approx(0.875 / predicted[3])
+    assert table.loc[3, "straggler_share"] == 0.8, "steps 5 to 8 of the judged 4 to 8"
+    assert table.loc[2, "straggler_share"] == 0.0
+    assert main([str(folder), "--no-pictures"]) == 0
+    text = capsys.readouterr().out
+    assert "memory in GiB, stragglers" in text and "80.0 %" in text and "0.875" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_run_that_measured_no_rank_has_no_such_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_run(tmp_path / "runs", metrics=[metric(step) for step in range(1, 9)])
+    assert math.isnan(analysis.by_rank(folder)["measured_memory_gib"].iloc[0])
+    main([str(folder), "--no-pictures"])
+    assert "memory in GiB" not in capsys.readouterr().out

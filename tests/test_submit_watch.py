@@ -1,0 +1,177 @@
+"""The states of submitted runs: what Slurm prints, how often it is asked, and when a run is over."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from holmes_hpc.cluster.slurm import read_squeue
+from holmes_hpc.cluster.slurm.jobs import read_task_numbers
+from holmes_hpc.cluster.slurm.records import SlurmOutputError
+from holmes_hpc.runs import RunFolder, read_result, write_result
+from holmes_hpc.submit.commands import SlurmCommandError
+from holmes_hpc.submit.states import JobStatus, read_states, statuses
+from holmes_hpc.submit.watch import LONGEST_WAIT_SECONDS, PATIENCE_SECONDS, SubmittedRun, Watch, failure, settle
+
+QUEUE = """\
+JOBID|JOBID|STATE|PARTITION|NODELIST|REASON|NAME
+3+0|3|RUNNING|ib|ib-[1-2]|None|mixed
+3+1|4|RUNNING|roce|roce-[1-2]|None|mixed
+12_[2-4,7%2]|12|PENDING|ib||JobArrayTaskLimit|ib
+12_1|14|RUNNING|ib|ib-1|None|ib
+12_0|13|COMPLETED|ib|ib-1|None|ib
+"""
+ACCOUNTED = """\
+JobID|JobIDRaw|State|ExitCode|Partition|NodeList|Restarts
+20|20|CANCELLED by 1000|0:15|ib|ib-1|0
+20.batch|20.batch|CANCELLED|0:15||ib-1|
+21+0|21|OUT_OF_ME+|0:125|ib|ib-1|0
+21+1|22|COMPLETED|0:0|roce|roce-1|0
+"""
+
+
+def test_jobs_components_and_array_tasks() -> None:
+    found = statuses(read_squeue(QUEUE))
+    assert {job: status.state for job, status in found.items()} == {
+        "3": "RUNNING", "12_0": "COMPLETED", "12_1": "RUNNING", "12_2": "PENDING", "12_3": "PENDING",
+        "12_4": "PENDING", "12_7": "PENDING"}
+    assert str(found["12_7"]) == "PENDING (JobArrayTaskLimit)"
+    assert str(found["3"]) == "RUNNING"
+
+
+def test_numbers_of_waiting_tasks() -> None:
+    assert read_task_numbers("[0-3,7%2]") == (0, 1, 2, 3, 7)
+    assert read_task_numbers("[1-7:2]") == (1, 3, 5, 7)
+    with pytest.raises(SlurmOutputError, match="SLURM_BITSTR_LEN"):
+        read_task_numbers("[0-3,5,...]")
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, int], Path]:
+    """Make a program that prints a text and writes down its calls; returns the file of the calls."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def make(name: str, text: str, status: int = 0) -> Path:
+        (tmp_path / f"{name}.text").write_text(text)
+        calls = tmp_path / f"{name}.calls"
+        program = folder / name
+        program.write_text(f'#!/bin/sh\necho "$*" >> {calls}\ncat {tmp_path}/{name}.text\nexit {status}\n')
+        program.chmod(0o755)
+        return calls
+
+    return make
+
+
+def test_a8_a9_one_call_for_all_jobs_and_whole_words(programs: Callable[..., Path]) -> None:
+    programs("squeue", QUEUE)
+    calls = programs("sacct", ACCOUNTED)
+    tasks = [f"{array}_{task}" for array in range(100, 108) for task in range(1000)]
+    found = read_states(["3", "20", "21", *tasks])
+    assert {job: status.state for job, status in found.items()} == {
+        "3": "RUNNING", "20": "CANCELLED", "21": "OUT_OF_MEMORY"}
+    asked = calls.read_text().splitlines()
+    assert len(asked) == 1
+    assert "--parsable2" in asked[0]
+    assert len(asked[0]) < 300, "an array is named once, not by its thousand tasks"
+
+
+def test_without_accounting_the_queue_has_to_do(programs: Callable[..., Path]) -> None:
+    programs("squeue", QUEUE)
+    programs("sacct", "", 1)
+    assert read_states(["3", "20"]).keys() == {"3"}
+
+
+def test_a_dead_controller_is_an_error(programs: Callable[..., Path]) -> None:
+    programs("squeue", "", 1)
+    with pytest.raises(SlurmCommandError):
+        read_states(["3"])
+
+
+class Slurm:
+    """A clock, and a controller that answers by it."""
+
+    def __init__(self, *answers: tuple[float, JobStatus | None | Exception]) -> None:
+        self.now, self.calls, self.answers = 0.0, 0, answers
+
+    def ask(self, jobs: Sequence[str]) -> dict[str, JobStatus]:
+        self.calls += 1
+        answer = [answer for start, answer in self.answers if start <= self.now][-1]
+        if isinstance(answer, Exception):
+            raise answer
+        return {} if answer is None else dict.fromkeys(jobs, answer)
+
+
+def run_until_over(tmp_path: Path, slurm: Slurm, *, requeue: bool = True, until: float = 3600.0) -> Watch:
+    folder = RunFolder.create(tmp_path, "run")
+    watch = Watch([SubmittedRun("3", folder, requeue)], slurm.ask, lambda: slurm.now)
+    while not watch.over and slurm.now < until:
+        watch.poll()
+        slurm.now += 0.5
+    return watch
+
+
+def test_a9_slurm_is_asked_less_and_less_often(tmp_path: Path) -> None:
+    slurm = Slurm((0, JobStatus("RUNNING")))
+    run_until_over(tmp_path, slurm, until=600)
+    assert slurm.calls < 600 / LONGEST_WAIT_SECONDS + 15
+
+
+def test_a6_a_preempted_job_is_watched_on_where_it_is_requeued(tmp_path: Path) -> None:
+    preempted, waiting = JobStatus("PREEMPTED"), JobStatus("PENDING", "BeginTime")
+    again = Slurm((0, JobStatus("RUNNING")), (20, preempted), (25, waiting), (200, JobStatus("RUNNING")),
+                  (300, JobStatus("COMPLETED")))
+    assert run_until_over(tmp_path, again).over
+    assert again.now > 300
+    cancelled = Slurm((0, JobStatus("RUNNING")), (20, preempted))
+    assert run_until_over(tmp_path, cancelled).over, "where PreemptMode=CANCEL it never comes back"
+    assert 20 + PATIENCE_SECONDS < cancelled.now < 20 + 3 * PATIENCE_SECONDS
+    forbidden = Slurm((0, preempted))
+    assert run_until_over(tmp_path, forbidden, requeue=False).over
+    assert forbidden.now < 5
+
+
+def test_a_controller_that_restarts_does_not_end_a_run(tmp_path: Path) -> None:
+    slurm = Slurm((0, JobStatus("RUNNING")), (10, SlurmCommandError("no answer")), (400, JobStatus("RUNNING")))
+    assert not run_until_over(tmp_path, slurm, until=500).over
+
+
+def test_a_job_that_nobody_knows_any_more_is_over(tmp_path: Path) -> None:
+    watch = run_until_over(tmp_path, Slurm((0, JobStatus("RUNNING")), (10, None)))
+    assert watch.over
+    assert settle(watch.runs[0]) == 1
+    folder = watch.runs[0].run.folder
+    assert "job 3 ended as RUNNING before the run was complete" in failure(watch.runs[0].run)
+    assert (read_result(folder) or {})["status"] == "failed"
+
+
+def test_what_the_ranks_wrote_counts_more_than_slurms_word(tmp_path: Path) -> None:
+    watch = run_until_over(tmp_path, Slurm((0, JobStatus("RUNNING"))), until=1)
+    folder = watch.runs[0].run.folder
+    write_result(folder, "completed", error=None, emulated=False)
+    assert watch.poll()[0].over
+    assert settle(watch.runs[0]) == 0
+
+
+def test_a_preempted_run_that_stays_away_keeps_its_result(tmp_path: Path) -> None:
+    watch = run_until_over(tmp_path, Slurm((0, JobStatus("FAILED"))))
+    folder = watch.runs[0].run.folder
+    write_result(folder, "preempted", error=None, emulated=False)
+    assert settle(watch.runs[0]) == 1
+    assert (read_result(folder) or {})["status"] == "preempted"
+    assert "its checkpoints are kept" in failure(watch.runs[0].run)
+
+
+def test_a_failed_script_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    watch = run_until_over(tmp_path, Slurm((0, JobStatus("TIMEOUT"))))
+    run = watch.runs[0].run
+    (run.folder.logs / "batch.log").write_text("line\n" * 100 + "slurmstepd: *** JOB 3 CANCELLED DUE TO TIME LIMIT\n")
+    assert settle(watch.runs[0]) == 1
+    text = failure(run)
+    assert "TIMEOUT" in text
+    assert text.endswith("DUE TO TIME LIMIT")
+    assert text.count("\n") < 20
