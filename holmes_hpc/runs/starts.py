@@ -75,7 +75,7 @@ class Start:
     def ends(self) -> dict[int, Mapping[str, Any]]:
         """Return what each rank said of its end; a rank that left an error and no more ended by that."""
         marks = (read_json(path) for path in self.path.glob("ended-*.json"))
-        ends = {int(end["rank"]): end for end in marks if isinstance(end, dict)}
+        ends: dict[int, Mapping[str, Any]] = {int(end["rank"]): end for end in marks if isinstance(end, dict)}
         for rank, node in self.ranks().items():
             error = self.run.rank_error_path(rank)
             if rank not in ends and error.exists():
