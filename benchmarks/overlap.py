@@ -192,7 +192,7 @@ def _peer(turn: Turn, rank: int, architecture: Architecture, dataset: Any, commu
               {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}]
     optimizer: Any = (torch.optim.AdamW(groups, **options) if turn.peer == "DDP" else ZeroRedundancyOptimizer(
         groups, optimizer_class=torch.optim.AdamW, process_group=group, **options))
-    batches = TrainingBatches(turn.plan, dataset, train.seed)
+    batches = TrainingBatches(turn.plan, dataset, train.seed, torch.device("cpu"))
     communicator.barrier()
     for step in range(1, train.steps + 1):
         began = time.perf_counter()

@@ -99,7 +99,7 @@ def main() -> None:
     print("| threads | loop | tokens/s | ms a step | CPU ms a step | trainer / plain |")
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="holmes-single-") as base:
-        loops = {"plain": plain_loop(config, TrainingBatches(made, dataset, config.train.seed)),
+        loops = {"plain": plain_loop(config, TrainingBatches(made, dataset, config.train.seed, torch.device("cpu"))),
                  "trainer": ours(config, made, dataset, RunFolder.create(Path(base), "single"))}
         done = dict.fromkeys(loops, 0)
         for threads in arguments.threads:

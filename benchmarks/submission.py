@@ -78,8 +78,9 @@ def main() -> int:
     for seconds, words in ((plain, "sbatch of the same script"), (ours, shlex.join(COMMAND[2:]))):
         print(f"{_wall(seconds):6.2f} s  (CPU {median(cpu for _, cpu in seconds):.2f} s)  {words}")
     more = _wall(ours) - _wall(plain)
-    print(f"{more:6.2f} s  more, of at most {LIMIT_SECONDS} s{'  (too slow)' if more > LIMIT_SECONDS else ''}; medians of "
-          f"{calls} calls, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    verdict = "  (too slow)" if more > LIMIT_SECONDS else ""
+    print(f"{more:6.2f} s  more, of at most {LIMIT_SECONDS} s{verdict}; medians of {calls} calls, "
+          f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     return int(more > LIMIT_SECONDS)
 
 

@@ -44,11 +44,10 @@ def test_a_sweep_of_eight_trains_and_shows_its_table(slurm: SlurmCluster) -> Non
 
 def test_a49_a_sweep_may_return_at_once_and_be_watched_later(make_slurm: MakeSlurm) -> None:
     slurm = make_slurm(extra=("MaxArraySize=3",))
-    start = time.monotonic()
-    done = holmes(slurm, "train", [site(slurm), without_torch(slurm, 0.3), *EIGHT, *TINY, "launch.wait=false"])
+    done = holmes(slurm, "train", [site(slurm), without_torch(slurm, 1.0), *EIGHT, *TINY, "launch.wait=false"])
     assert "submitted 8 jobs; `holmes jobs " in done.stderr
     place = done.stderr.partition("`holmes jobs ")[2].partition("`")[0]
-    assert time.monotonic() - start < 60
+    assert done.stderr.count("  completed  ") < 8
     later = holmes(slurm, "jobs", [place, "--watch"])
     rows = later.stdout[later.stdout.rindex("job  "):].splitlines()[1:]
     assert [row.split()[2] for row in rows] == ["completed"] * 8

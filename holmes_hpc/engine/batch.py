@@ -25,8 +25,8 @@ class MicroBatch:
 class TrainingBatches:
     """The micro-batches of training steps; sample i of the global batch is the same whatever the plan."""
 
-    def __init__(self, plan: Plan, dataset: Dataset, seed: int) -> None:
-        self._plan, self._dataset, self._seed = plan, dataset, seed
+    def __init__(self, plan: Plan, dataset: Dataset, seed: int, device: torch.device) -> None:
+        self._plan, self._dataset, self._seed, self._device = plan, dataset, seed, device
         self._first_sample: list[int] = []
         samples = 0
         for pipeline in plan.pipelines:
@@ -42,16 +42,18 @@ class TrainingBatches:
             tokens, targets = self._dataset.train_batch(self._seed, step, self._first_sample[p], count * size, total)
             for m in range(count):
                 part = slice(m * size, (m + 1) * size)
-                batches[p, m] = MicroBatch(tokens[part], targets[part], size / total)
+                batches[p, m] = MicroBatch(tokens[part].to(self._device), targets[part].to(self._device), size / total)
         return batches
 
 
-def validation_batches(plan: Plan, dataset: Dataset, num_samples: int) -> dict[tuple[int, int], MicroBatch]:
+def validation_batches(plan: Plan, dataset: Dataset, num_samples: int,
+                       device: torch.device) -> dict[tuple[int, int], MicroBatch]:
     """Return the fixed validation samples as micro-batches, dealt to the pipelines in turn."""
     batches = {}
     size, pipelines = plan.micro_batch_size, len(plan.pipelines)
     for number, first in enumerate(range(0, num_samples, size)):
         count = min(size, num_samples - first)
         tokens, targets = dataset.validation_batch(first, count)
-        batches[number % pipelines, number // pipelines] = MicroBatch(tokens, targets, count / num_samples)
+        place = number % pipelines, number // pipelines
+        batches[place] = MicroBatch(tokens.to(device), targets.to(device), count / num_samples)
     return batches

@@ -51,7 +51,7 @@ class Executor:
         self._received: set[tuple[ActionKind, Place]] = set()
         self._weight_work: dict[Place, WeightWork] = {}
         self._batches: Mapping[tuple[int, int], MicroBatch] = {}
-        self._loss = torch.zeros(())
+        self._loss = torch.zeros((), device=communicator.device)
         self._handlers: dict[ActionKind, Callable[[Action], None]] = {
             ActionKind.FORWARD: self._forward,
             ActionKind.BACKWARD: self._backward,
@@ -70,7 +70,7 @@ class Executor:
             training: bool = True) -> float:
         """Run `actions` (without OPTIMIZER) over `batches` and return this rank's share of the mean loss."""
         self._batches, self._training = batches, training
-        self._loss = torch.zeros(())
+        self._loss = torch.zeros((), device=self._communicator.device)
         receives = [a for a in actions if a.kind in (ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT)]
         self._received = {(a.kind, _place(a)) for a in receives}
         self._sends = Counter((a.kind, _place(a)) for a in actions
@@ -152,7 +152,8 @@ class Executor:
         self._transfers.receive(group, action.peer, 0)
 
     def _pass_turn(self, action: Action) -> None:
-        self._transfers.send(torch.zeros(1), self._turn_group(action.peer), action.peer, 0)
+        token = torch.zeros(1, device=self._communicator.device)
+        self._transfers.send(token, self._turn_group(action.peer), action.peer, 0)
 
     def _turn_group(self, peer: int) -> torch.distributed.ProcessGroup:
         index = next(index for index, group in enumerate(self._plan.groups)

@@ -67,7 +67,8 @@ class Trainer:
         self._job = job
         train, plan, rank = job.train, job.plan, job.rank
         dtype = DTYPES[train.precision]
-        self._model = LocalModel(plan, rank, job.architecture, train.seed, communicator=job.communicator)
+        device = job.communicator.device
+        self._model = LocalModel(plan, rank, job.architecture, train.seed, device, job.communicator)
         actions = self._scheduled_actions()
         end = next(i for i, action in enumerate(actions) if action.kind is ActionKind.OPTIMIZER)
         self._actions, self._gathers = actions[:end], actions[end + 1:]
@@ -79,9 +80,9 @@ class Trainer:
         self._guard = Guard(train, job.optimizer, rank)
         self._activity = job.communicator.activity
         self._timeline = Timeline(self._activity)
-        self._batches = TrainingBatches(plan, job.dataset, train.seed)
+        self._batches = TrainingBatches(plan, job.dataset, train.seed, device)
         self._pipelines = {pipeline for pipeline, _ in plan.stages_of(rank)}
-        self._validation = validation_batches(plan, job.dataset, train.validation_samples)
+        self._validation = validation_batches(plan, job.dataset, train.validation_samples, device)
         self._checkpoints = self._make_checkpoints(dtype)
         self._stragglers = Stragglers(plan, job.say if rank == 0 else lambda text: None)
         self._step_began = 0.0

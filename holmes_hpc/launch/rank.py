@@ -56,7 +56,7 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     dataset = open_dataset(config.data, architecture)
     store = _rendezvous(settings, config.train.start_timeout_seconds)
     networks = NodeNetworks(settings.node, settings.interfaces, settings.slot.split("/")[0])
-    backend = "gloo" if config.launch.backend == "auto" else str(config.launch.backend)
+    backend = _backend(str(config.launch.backend), emulated=settings.emulated)
     communicator = connect(
         store, settings.rank, plan.world_size, plan, networks,
         backend=backend, device=_device(settings) if backend == "nccl" else None,
@@ -83,6 +83,13 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
         communicator.barrier()  # the first rank that leaves may take the others with it
     communicator.close()
     return completed
+
+
+def _backend(wanted: str, *, emulated: bool) -> str:
+    """Return the communication library: `auto` is NCCL where this process sees GPUs, else gloo."""
+    if wanted != "auto":
+        return wanted
+    return "nccl" if not emulated and torch.cuda.is_available() and torch.distributed.is_nccl_available() else "gloo"
 
 
 def _device(settings: RankSettings) -> torch.device:

@@ -46,9 +46,9 @@ def resource_words(key: Resource, cluster: ClusterDescription) -> str:
     if where == TRUNK:
         return "the trunk from {} to {}".format(*what.split(">"))
     direction, _, network = what.partition(" ")
-    name = "Ethernet" if network == "ethernet" else network
-    many = next(node.nics for node in cluster.nodes if node.slot == where) > 1 and network != "ethernet"
-    return f"{name}{' NICs' if many else ''} of {where}, {'sending' if direction == 'out' else 'receiving'}"
+    many = next(node.nics for node in cluster.nodes if node.slot == where) > 1
+    name = "Ethernet" if network == "ethernet" else f"{network} NIC{'s' if many else ''}"
+    return f"{name} of {where}, {'sending' if direction == 'out' else 'receiving'}"
 
 
 def _messages(layout: Layout, prices: Prices) -> Iterator[tuple[int, Traffic]]:

@@ -13,6 +13,8 @@ from holmes_hpc.planner.explain import Explanation
 from holmes_hpc.planner.explain.limits import Limits
 from holmes_hpc.values import Plan
 
+_PARTS = {"fixed": "the device context and libraries", "optimizer": "the optimizer's moments"}
+
 
 def render_explanation(explanation: Explanation, plan: Plan) -> RenderableType:
     """Return what limits a plan, its memory by parts, and what could be changed."""
@@ -35,7 +37,8 @@ def limit_lines(limits: Limits, plan: Plan) -> tuple[str, str]:
         link = f"busiest link: {words}, {_percent(share)} of the step; "
     row, place = limits.memory[0], plan.ranks[limits.peak]
     return time, (f"{link}fullest memory: rank {limits.peak} on {place.node or place.slot} ({place.gpu}), "
-                  f"{row.total_gib:.1f} of {row.capacity_gib:.0f} GiB, most of it {limits.peak_part}")
+                  f"{row.total_gib:.1f} of {row.capacity_gib:.0f} GiB, most of it "
+                  f"{_PARTS.get(limits.peak_part, limits.peak_part)}")
 
 
 def _memory(limits: Limits) -> Table:
