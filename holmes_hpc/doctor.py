@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
 from holmes_hpc import front
 from holmes_hpc.errors import HolmesError
-
-OK, NOTE, FAIL = "ok", "note", "FAIL"
+from holmes_hpc.findings import FAIL, NOTE, OK, Finding
 
 SLURM_SECONDS = 2.0
 """A controller that does not answer within this is taken as absent."""
@@ -25,27 +24,14 @@ MEMORY_GIB_PER_RANK = 0.5
 """What a rank needs at least: torch, gloo and a tiny model."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What was found: its state (`ok`, `note`: works with less, `FAIL`), the fact, and the remedy."""
-
-    state: str
-    subject: str
-    fact: str
-    remedy: str = ""
-
-    def __str__(self) -> str:
-        remedy = f" -> {self.remedy}" if self.remedy else ""
-        return f"{self.state:<5} {self.subject:<12} {self.fact}{remedy}"
-
-
 def act(config: DictConfig) -> front.Outcome:
     """Print the findings; the exit status is 1 when something would fail."""
     checks: list[Callable[[], Finding]] = [_python, _torch, _iproute2, _namespaces, _slurm, _processors, _memory]
-    findings = []
-    for finding in (*(check() for check in checks), *_cluster(config)):
+    findings: list[Finding] = []
+    for finding in itertools.chain((check() for check in checks), _cluster(config), _on_slurm(config, findings)):
         findings.append(finding)
         sys.stdout.write(f"{finding}\n")
+        sys.stdout.flush()
     return (front.FAILED if any(finding.state == FAIL for finding in findings) else 0), None
 
 
@@ -135,6 +121,17 @@ def _cluster(config: DictConfig) -> Iterator[Finding]:
     if available_memory_gib() < needed:
         yield Finding(NOTE, "emulation", f"{cluster.world_size} ranks on this machine need some {needed:.0f} GiB",
                       "name a smaller cluster, or emulate it on a larger machine")
+
+
+def _on_slurm(config: DictConfig, before: Sequence[Finding]) -> Iterator[Finding]:
+    """Look further where a controller answered, and at this node in any case."""
+    from holmes_hpc.launch.diagnosis import node_findings
+    from holmes_hpc.submit.diagnosis import slurm_findings
+
+    has_cluster = not OmegaConf.is_missing(config.cluster, "name")
+    if any(finding.subject == "slurm" and finding.state == OK for finding in before):
+        yield from slurm_findings(config, os.environ, has_cluster=has_cluster)
+    yield from node_findings(config, os.environ, has_cluster=has_cluster)
 
 
 COMMAND = front.Command("doctor", "Check this machine: one line a finding, with the remedy.", act,

@@ -11,7 +11,7 @@ import pytest
 from tests.runs_for_tests import ROOT
 
 FLOORS = [
-    {"errors", "resources"},
+    {"errors", "resources", "findings"},
     {"registry"},
     {"config"},
     {"architecture"},
@@ -28,12 +28,12 @@ FLOORS = [
     {"engine"},
     {"launch"},
     {"front"},
-    {"train", "plan", "doctor", "jobs", "logs", "compare"},
+    {"train", "plan", "doctor", "jobs", "logs", "site", "compare"},
     {"cli"},
 ]
 TORCH_FROM = FLOORS.index({"metrics", "data", "model", "checkpoint"})
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
-NO_TORCH_EITHER = {"front", "train", "plan", "doctor", "jobs", "logs", "compare", "cli"}
+NO_TORCH_EITHER = {"front", "train", "plan", "doctor", "jobs", "logs", "site", "compare", "cli"}
 """Commands, which reach torch through launch alone, once they run."""
 
 STANDARD_LIBRARY_ONLY = {"values"}

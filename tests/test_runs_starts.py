@@ -70,6 +70,14 @@ def test_ones_own_error_comes_before_a_lost_neighbour_and_before_the_told(run: R
     assert start.anyone_failed()
 
 
+def test_a_hang_that_others_saw_comes_before_the_silence_of_the_hung(run: RunFolder) -> None:
+    start = begin(run)
+    fail(run, 0, "HangError", "rank 3 hangs")
+    end(start, {1: 1})  # rank 0 ended without a mark, rank 2 and 3 were killed
+    assert (start.cause() or "").startswith("rank 3 hangs [rank 0 on node ib-1")
+    assert start.failed_nodes() == ["roce-1"]
+
+
 def test_ranks_that_saved_are_no_failure(run: RunFolder) -> None:
     start = begin(run)
     end(start, dict.fromkeys(range(4), 3))

@@ -73,9 +73,14 @@ class Start:
         return dict(sorted(found.items()))
 
     def ends(self) -> dict[int, Mapping[str, Any]]:
-        """Return what each rank said of its end."""
-        ends = (read_json(path) for path in self.path.glob("ended-*.json"))
-        return {int(end["rank"]): end for end in ends if isinstance(end, dict)}
+        """Return what each rank said of its end; a rank that left an error and no more ended by that."""
+        marks = (read_json(path) for path in self.path.glob("ended-*.json"))
+        ends: dict[int, Mapping[str, Any]] = {int(end["rank"]): end for end in marks if isinstance(end, dict)}
+        for rank, node in self.ranks().items():
+            error = self.run.rank_error_path(rank)
+            if rank not in ends and error.exists():
+                ends[rank] = {"rank": rank, "node": node, "status": 1, "told": None, "time": error.stat().st_mtime}
+        return ends
 
     def anyone_failed(self) -> bool:
         """Say whether a rank ended by an error; then no step will be finished any more."""
@@ -128,8 +133,11 @@ class Start:
     def _is_consequence(self, end: Mapping[str, Any]) -> int:
         if end["told"] is not None:
             return 2
-        report = read_json(self.run.rank_error_path(end["rank"])) or {}
-        return int(report.get("type") in (None, *_NETWORK_ERRORS))
+        return int(self._error_type(end) in (None, *_NETWORK_ERRORS))
+
+    def _error_type(self, end: Mapping[str, Any]) -> str | None:
+        report = read_json(self.run.rank_error_path(end["rank"]))
+        return report.get("type") if isinstance(report, dict) else None
 
     def _describe(self, end: Mapping[str, Any]) -> str:
         rank = end["rank"]

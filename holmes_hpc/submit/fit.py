@@ -105,10 +105,10 @@ def _check_numbers(label: str, part: Any, name: str, nodes: list[SlurmNode]) -> 
                    f"{name} {len(enough)} have so many (the most: {most})",
                    f"lower {setting}.nodes or .gpus_per_node", fatal=True)
         return
-    usable = [node for node in enough if node.usable]
-    if len(usable) < part.nodes:
-        away = ", ".join(f"{node.name} {'+'.join(node.state)}" for node in enough if not node.usable)
-        yield Fact(label, f"{len(usable)} of the {part.nodes} nodes that it wants are in service ({away})",
+    away = [node for node in enough if node.state and not node.usable]  # a slurm.conf tells no states
+    if len(enough) - len(away) < part.nodes:
+        listed = ", ".join(f"{node.name} {'+'.join(node.state)}" for node in away[:_MOST_NAMES])
+        yield Fact(label, f"{len(enough) - len(away)} of the {part.nodes} nodes that it wants are in service; {listed}",
                    "the job will wait for them")
 
 

@@ -40,6 +40,7 @@ class Label:
     nics: int
     fabric: str
     constraint: str | None
+    gres: str | None
     remark: str | None
 
 
@@ -87,6 +88,10 @@ def _label(nodes: Sequence[SlurmNode], inventory: Inventory, taken: Sequence[str
     partition, network = _partition_of(first, inventory), inventory.networks[first.name]
     others = [node for node in inventory.nodes_of(partition) if node.name not in {each.name for each in nodes}
               and gpus_of(node) >= gpus_of(first)]
+    kind, gres = _gpu_type(first), None
+    if kind and any(_gpu_type(node) != kind for node in others):
+        gres = f"gpu:{kind}:{gpus_of(first)}"
+        others = [node for node in others if _gpu_type(node) == kind]
     constraint = distinguishing_feature(list(nodes), others) if others else None
     remark = None
     if others and constraint is None:
@@ -98,7 +103,7 @@ def _label(nodes: Sequence[SlurmNode], inventory: Inventory, taken: Sequence[str
     name = _free_name(partition, network, first, taken)
     nics = sum(gres.count for gres in first.gres if gres.name in ("nic", "hca", network.family)) or 1
     return Label(name, partition, tuple(nodes), _gpu(first), gpus_of(first) or 1, _nic(network), nics,
-                 network.fabric or name, constraint, remark)
+                 network.fabric or name, constraint, gres, remark)
 
 
 def _free_name(partition: str, network: NodeAnnotation, node: SlurmNode, taken: Iterable[str]) -> str:
@@ -161,5 +166,7 @@ def _lines(label: Label) -> list[str]:
         lines.append(f"    fabric: {label.fabric}")
     if label.constraint:
         lines.append(f"    constraint: {label.constraint}")
+    if label.gres:
+        lines.append(f"    gres: {label.gres}")
     return [*lines, "    ethernet_gbps: 25  # ? what reaches the other fabrics",
             "    # interface: eth0   # ? the Ethernet interface, where it has another name"]
