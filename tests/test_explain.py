@@ -129,8 +129,9 @@ def test_changes_name_what_is_open():
                      "parallel.overlap_grad_reduce=true", "parallel.overlap_param_gather=true")
     assert not {"untied embeddings", "bfloat16"} & set(untied)
     assert any(words.startswith("the schedule zero_bubble") for words in untied)  # the baseline asks for 1F1B
-    assert "micro-batches of 4 instead of 8" in changes(*TWO_STAGES[:3], "parallel.micro_batch_size=8",
-                                                           "model.hidden_size=1024")
+    assert "micro-batches of 8 instead of 16" in changes(
+        "+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=4", "model=gpt2_small", "train.precision=bfloat16",
+        "parallel.pipeline=4", "parallel.micro_batch_size=16")
 
 
 def test_what_does_not_fit_into_memory_is_no_change():
