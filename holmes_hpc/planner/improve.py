@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.priced import WORTHWHILE, Priced, one_warmer, price_layout
 from holmes_hpc.planner.work import Allowance, Work
-from holmes_hpc.values import Pipeline, ScheduleChoice
+from holmes_hpc.values import Pipeline
 
 _STARTS = 8
 _MOST_ROUNDS = 12
@@ -58,7 +58,7 @@ def _best_change(priced: Priced, allowance: Allowance) -> Priced | None:
         allowance.spend(priced.task, pipelines)
         try:
             other = price_layout(priced.task, priced.strategy, priced.words, pipelines,
-                                 priced.layout.micro_batch_size, priced.rules, priced.schedule.chunks, _choice(priced))
+                                 priced.layout.micro_batch_size, priced.rules, priced.schedule.chunks, priced.schedule)
         except PlanRefusedError:
             continue
         if not other.reason and other.seconds < best.seconds * (1 - 1e-6):
@@ -66,11 +66,6 @@ def _best_change(priced: Priced, allowance: Allowance) -> Priced | None:
     if best is priced:
         return None
     return dataclasses.replace(best, words=_reworded(priced, best))
-
-
-def _choice(priced: Priced) -> ScheduleChoice:
-    """Return the schedule for a changed layout: warm-ups of single hops become the largest one."""
-    return dataclasses.replace(priced.schedule, hop_warmups=())
 
 
 def _reworded(before: Priced, after: Priced) -> str:
