@@ -29,6 +29,7 @@ _MOST_ALIKE = 24
 _MOST_PROPOSED = 60
 _MOST_MESHES = 24
 _MOST_MICRO_BATCH = 32
+_FEW_RANKS = 8
 RECOMPUTATIONS = ("none", "selective", "full")
 
 
@@ -89,7 +90,10 @@ class Space:
         copies = Counter(template for template, _ in fleet.pipelines)
         like = len({self.spans(template) for template in copies}) == 1
         longest = sync = 0.0
-        for template, count in dict(fleet.pipelines).items():
+        counts: dict[Template, int] = {}
+        for template, count in fleet.pipelines:
+            counts[template] = max(count, counts.get(template, 0))
+        for template, count in counts.items():
             crowds = [(kind, tensor, stages, self._stages_in_node(kind, tensor, stages, copies[template], together))
                       for kind, tensor, stages in template.segments]
             period, first = template.period, 0
@@ -240,12 +244,13 @@ def _propose_mesh(space: Space, mesh: Mesh, size: int, strategy: str) -> Proposa
 
 
 def micro_batch_sizes_of(task: Task) -> tuple[int, ...]:
-    """Return the asked micro-batch size, or the powers of two that divide the batch."""
+    """Return the asked micro-batch size, or the powers of two that divide the batch; for few ranks all divisors."""
     if task.settings.micro_batch_size is not None:
         return (int(task.settings.micro_batch_size),)
     batch = task.settings.global_batch_size
-    return tuple(size for size in (2**i for i in range(batch.bit_length()))
-                 if batch % size == 0 and size <= _MOST_MICRO_BATCH)
+    few = task.cluster.world_size <= _FEW_RANKS
+    return tuple(size for size in range(1, min(batch, _MOST_MICRO_BATCH) + 1)
+                 if batch % size == 0 and (few or size & (size - 1) == 0))
 
 
 def propose(space: Space, fleet: Fleet, size: int, strategy: str) -> Iterator[Proposal]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
 from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.pipelines import apportion
 from holmes_hpc.planner.priced import WORTHWHILE, Priced, one_warmer, price_layout
 from holmes_hpc.planner.work import Allowance, Work
-from holmes_hpc.values import Pipeline, ScheduleChoice
+from holmes_hpc.values import Pipeline
 
-_STARTS = 8
+_STARTS = 16
 _MOST_ROUNDS = 12
 _FEW_PIPELINES = 4
 
@@ -43,7 +45,7 @@ def _unlike(priced: Sequence[Priced]) -> list[Priced]:
     seen: dict[object, Priced] = {}
     for each in priced:
         key = tuple(tuple(stage.ranks for stage in pipeline.stages) for pipeline in each.layout.pipelines)
-        seen.setdefault((key, each.layout.micro_batch_size), each)
+        seen.setdefault(key, each)
     return list(seen.values())
 
 
@@ -52,13 +54,15 @@ def _best_change(priced: Priced, allowance: Allowance) -> Priced | None:
     for warmer in one_warmer(priced, allowance):
         if warmer.seconds < WORTHWHILE * best.seconds:
             return warmer
-    for pipelines in _changes(priced.layout.pipelines):
+    size = priced.layout.micro_batch_size
+    changes = [(pipelines, size) for pipelines in _changes(priced.layout.pipelines)]
+    for pipelines, size in changes + list(_other_sizes(priced)):
         if allowance.units <= 0:
             break
         allowance.spend(priced.task, pipelines)
         try:
             other = price_layout(priced.task, priced.strategy, priced.words, pipelines,
-                                 priced.layout.micro_batch_size, priced.rules, priced.schedule.chunks, _choice(priced))
+                                 size, priced.rules, priced.schedule.chunks, priced.schedule)
         except PlanRefusedError:
             continue
         if not other.reason and other.seconds < best.seconds * (1 - 1e-6):
@@ -68,17 +72,12 @@ def _best_change(priced: Priced, allowance: Allowance) -> Priced | None:
     return dataclasses.replace(best, words=_reworded(priced, best))
 
 
-def _choice(priced: Priced) -> ScheduleChoice:
-    """Return the schedule for a changed layout: warm-ups of single hops become the largest one."""
-    return dataclasses.replace(priced.schedule, hop_warmups=())
-
-
 def _reworded(before: Priced, after: Priced) -> str:
     base = before.words.partition(", tuned")[0]
     pipelines = after.layout.pipelines
     cuts = list(dict.fromkeys("+".join(str(stage.num_layers) for stage in pipeline.stages) for pipeline in pipelines))
-    return f"{base}, tuned to layers {', '.join(cuts)} and micro-batches " + "+".join(
-        str(pipeline.microbatches) for pipeline in pipelines)
+    counts = "+".join(str(count) for count in dict.fromkeys(pipeline.microbatches for pipeline in pipelines))
+    return (f"{base}, tuned to layers {', '.join(cuts)}, micro-batch {after.layout.micro_batch_size} x {counts}")
 
 
 def _changes(pipelines: Sequence[Pipeline]) -> Iterator[tuple[Pipeline, ...]]:
@@ -102,6 +101,19 @@ def _changes(pipelines: Sequence[Pipeline]) -> Iterator[tuple[Pipeline, ...]]:
             if a != b and pipelines[a].microbatches > 1:
                 yield tuple(dataclasses.replace(pipeline, microbatches=pipeline.microbatches + (p == b) - (p == a))
                             for p, pipeline in enumerate(pipelines))
+
+
+def _other_sizes(priced: Priced) -> Iterator[tuple[tuple[Pipeline, ...], int]]:
+    """Yield the layout with micro-batches of twice and of half the size, shared in the same proportions."""
+    size, settings = priced.layout.micro_batch_size, priced.task.settings
+    pipelines = priced.layout.pipelines
+    for other in (2 * size, size // 2):
+        if settings.micro_batch_size is None and other and settings.global_batch_size % other == 0:
+            total = settings.global_batch_size // other
+            if total >= len(pipelines):
+                counts = apportion(total, [Fraction(pipeline.microbatches) for pipeline in pipelines])
+                yield tuple(dataclasses.replace(pipeline, microbatches=count)
+                            for pipeline, count in zip(pipelines, counts, strict=True)), other
 
 
 def _move_layer(pipeline: Pipeline, a: int, b: int) -> Pipeline:

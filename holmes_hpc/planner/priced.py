@@ -50,15 +50,29 @@ class Priced:
 
 
 def price_layout(task: Task, strategy: str, words: str, pipelines: tuple[Pipeline, ...], size: int,
-                 rules: GroupRules, chunks: int = 1, choice: ScheduleChoice | None = None) -> Priced:
-    """Simulate a layout and return its price, by default with the schedule that a layout is first looked at with."""
+                 rules: GroupRules, chunks: int = 1, like: ScheduleChoice | None = None) -> Priced:
+    """Simulate a layout and return its price.
+
+    Its schedule is one like `like`, by default the one that a layout is first looked at with.
+    """
     groups, reductions = find_groups(task.architecture, task.cluster, pipelines, rules)
     layout = Layout(pipelines, groups, reductions, size, task.synchronization(strategy))
-    if choice is None:
+    if like is not None:
+        choice = _adapted(like, task, layout)
+    else:
         # Zero bubble orders by the layout's own times.
         needs_times = task.settings.schedule == "zero_bubble"
         choice = candidate_schedules(task, layout, chunks)[0] if needs_times else first_schedule(task, chunks)
     return price_schedule(task, strategy, words, layout, rules, choice)
+
+
+def _adapted(like: ScheduleChoice, task: Task, layout: Layout) -> ScheduleChoice:
+    """Return a schedule for another layout: times are those of the layout, warm-ups of single hops the largest one."""
+    if like.stage_times:
+        for choice in candidate_schedules(task, layout, like.chunks):
+            if choice.name == like.name:
+                like = dataclasses.replace(like, stage_times=choice.stage_times, hop_times=choice.hop_times)
+    return dataclasses.replace(like, hop_warmups=())
 
 
 def price_schedule(task: Task, strategy: str, words: str, layout: Layout, rules: GroupRules,

@@ -16,7 +16,7 @@ _UNITS_LEAST = 12_000
 """For each strategy, where no time is asked for."""
 _STRATEGIES = 5
 _FEW_RANKS = 8
-_SMALL_FACTOR = 4
+_SMALL_FACTOR = 6
 _LONGEST_PIPELINE = 60
 """Micro-batches that are simulated of a long step of alike pipelines."""
 
