@@ -99,6 +99,9 @@ def _notes(whole: Task, best: Priced) -> tuple[str, ...]:
     layout, task = best.layout, best.task
     if task.machine.label == "emulated":
         notes.append("predicted for this machine, which emulates the cluster")
+    elif task.settings.precision == "float32" and any(
+            task.machine.gpu(node).peak_tflops.get("float16") for node in task.cluster.nodes):
+        notes.append("priced in float32; train.precision=bfloat16 (float16 on GPUs without it) is several times faster")
     across = [layout.groups[i] for reduction in layout.reductions for i in (*reduction.inner, *reduction.outer)
               if layout.groups[i].network == "ethernet" and layout.groups[i].kind == "embedding"]
     if across and task.architecture.tied_embeddings:
