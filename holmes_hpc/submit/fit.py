@@ -137,7 +137,8 @@ def _check_network(label: str, part: Any, name: str, networks: list[NodeAnnotati
     if wrong:
         yield Fact(label, f"nic is {part.nic} ({described}), but Slurm says {wrong[0].family} of {_names(wrong)} "
                    f"({wrong[0].source})", f"correct cluster.partitions.{label}.nic, or cluster.features",
-                   fatal=wrong[0].source.startswith(_SURE_SOURCES), about_network=True)
+                   fatal=wrong[0].source.startswith(_SURE_SOURCES),
+                   about_network=True)
         return
     others = [network for network in fast if network.nic not in (None, part.nic)]
     if others:
