@@ -121,6 +121,10 @@ megatron_arguments=(
   --pipeline-model-parallel-layout 'Et*2|t*2|t*2|tL'
   --micro-batch-size 2
   --global-batch-size 32
+  --use-distributed-optimizer
+  --overlap-grad-reduce
+  --ddp-bucket-size 16777216
+  --overlap-param-gather
   # the model
   --num-layers 7
   --hidden-size 128

@@ -8,6 +8,7 @@ file.
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -137,6 +138,11 @@ class ClusterDescription:
         if len(nodes) <= 1:
             return LOCAL
         return next(iter(nodes.values())).network if len(fabrics) == 1 else ETHERNET
+
+    def only(self, slots: Iterable[str]) -> ClusterDescription:
+        """Return the cluster of some of its nodes, in the same order; ranks are numbered anew over them."""
+        kept = set(slots)
+        return dataclasses.replace(self, nodes=tuple(node for node in self.nodes if node.slot in kept))
 
     def link_between(self, fabric_a: str, fabric_b: str) -> FabricLink | None:
         """Return the link that the cluster file names between two fabrics; None: the nodes' Ethernet."""

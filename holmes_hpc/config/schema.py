@@ -143,7 +143,11 @@ class Parallel:
     two_level: bool | None = setting(None, "collectives inside the fabric first, then across")
     cross_fabric_dtype: str | None = setting(None, "type of gradients on the wire between fabrics",
                                              valid=("float32", "bfloat16"))
-    recompute: str = setting("none", "activation recomputation", valid=("none", "selective", "full"))
+    recompute: str = setting("auto", "activation recomputation; auto: none, unless it makes a faster plan fit",
+                             valid=("auto", "none", "selective", "full"))
+    leave_nodes_out: bool = setting(False, "strategy auto: leave out nodes that slow the others down")
+    search_seconds: float | None = setting(None, "strategy auto: about how long the search may take; it counts work, "
+                                                 "so that a slower machine finds the same plan", above=0)
     pipelines: list[Any] | None = setting(None, "strategy manual: the pipelines, each with `microbatches` and "
                                                 "`stages`, a list of {ranks: [0, 1], layers: 4}")
 

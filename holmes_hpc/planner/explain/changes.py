@@ -17,7 +17,8 @@ from holmes_hpc.planner.schedule_choice import candidate_schedules
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.traffic import busy_seconds
 from holmes_hpc.planner.turns import turn_ranks
-from holmes_hpc.values import Group, Pipeline, Prediction, ScheduleChoice
+from holmes_hpc.values import Group, Pipeline, Prediction, ScheduleChoice, Synchronization
+from holmes_hpc.values.capabilities import ENGINE
 
 MOST_CHANGES = 4
 _LEAST_GAIN = 0.01
@@ -26,6 +27,7 @@ _MOST_ACTIONS = 150_000
 _ALWAYS = 2
 _ACTIONS_A_MICROBATCH = 6
 _ETHERNET = "ethernet"
+_NARROW = "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ def _variants(task: Task, layout: Layout, choice: ScheduleChoice, strategy: str)
     if _ETHERNET in used:
         yield _faster_ethernet(task, layout, choice)
     yield _untied(task, layout, choice, strategy)
+    yield _narrower_numbers(task, layout, choice)
+    yield _more_overlap(task, layout, choice)
     yield _larger_batch(task, layout, choice)
     yield _other_micro_batches(task, layout, choice)
     yield _free_schedules(task, layout, choice)
@@ -138,6 +142,23 @@ def _untied(task: Task, layout: Layout, choice: ScheduleChoice, strategy: str) -
     yield _Variant("untied embeddings (model.tied_embeddings=false)",
                    dataclasses.replace(task, architecture=architecture),
                    dataclasses.replace(layout, groups=groups, reductions=reductions), choice)
+
+
+def _narrower_numbers(task: Task, layout: Layout, choice: ScheduleChoice) -> Iterator[_Variant]:
+    kinds = [task.machine.gpu(node) for node in task.cluster.nodes]
+    able = _NARROW in ENGINE.precisions and all(_NARROW in kind.peak_tflops and kind.name != "cpu" for kind in kinds)
+    if task.settings.precision == "float32" and able:
+        yield _Variant(f"{_NARROW} (train.precision={_NARROW})",
+                       dataclasses.replace(task, settings=task.settings.replace(precision=_NARROW)), layout, choice)
+
+
+def _more_overlap(task: Task, layout: Layout, choice: ScheduleChoice) -> Iterator[_Variant]:
+    now = layout.overlap
+    if isinstance(now, Synchronization) and not now.overlap_grad_reduce:
+        more = dataclasses.replace(now, overlap_grad_reduce=True, overlap_param_gather=now.sharded)
+        keys = "parallel.overlap_grad_reduce=true" + " parallel.overlap_param_gather=true" * now.sharded
+        yield _Variant(f"sums of gradients under the backward ({keys})", task,
+                       dataclasses.replace(layout, overlap=more), choice)
 
 
 def _larger_batch(task: Task, layout: Layout, choice: ScheduleChoice) -> Iterator[_Variant]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 
 from holmes_hpc.planner.compute_cost import GIB
 from holmes_hpc.planner.explain.retrace import Trace, retrace
-from holmes_hpc.planner.memory import RankMemory, memory_per_rank, peaking_rank
+from holmes_hpc.planner.memory import RankMemory, peaking_rank
 from holmes_hpc.planner.network_cost import Resource
-from holmes_hpc.planner.predict import Layout, compute_cost, core_pools, observe
+from holmes_hpc.planner.predict import Layout, core_pools, memory_parts, observe
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.traffic import busy_seconds, resource_words
 from holmes_hpc.values import ActionKind, ScheduleChoice
@@ -21,7 +21,7 @@ _MOST_MEMORY_ROWS = 4
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of a step: `compute` with the optimizer, `neighbours` waited for, `sums` of gradients waited for."""
+    """Shares of a step: `compute` with the optimizer, `neighbours` waited for, `sums` and gathers waited for."""
 
     compute: float
     neighbours: float
@@ -58,7 +58,7 @@ class Limits:
 def find_limits(task: Task, layout: Layout, choice: ScheduleChoice, step_seconds: float) -> Limits:
     """Return what limits a layout whose step was predicted to take `step_seconds`."""
     timeline, peaks = observe(task, layout, choice)
-    memory = memory_per_rank(compute_cost(task), task.cluster, layout.pipelines, layout.micro_batch_size, peaks)
+    memory = memory_parts(task, layout, peaks)
     trace = retrace(task, layout, choice)
     sums = _waits_for_sums(trace)
     compute = sum(timeline.busy_seconds.values()) / task.cluster.world_size / step_seconds
@@ -90,8 +90,8 @@ def _busiest_cores(task: Task, busy_seconds_of: Mapping[int, float]) -> tuple[st
 
 
 def _waits_for_sums(trace: Trace) -> dict[int, float]:
-    """Return how long each traced rank waits at the end of the step: for its reductions, then for all others'."""
-    spent: dict[int, float] = {}
+    """Return how long each traced rank waits for its reductions and gathers, and at the end for all others'."""
+    spent = dict(trace.gather_waits)
     last: dict[int, float] = {}
     for rank, action, start, end in trace.records:
         if action.kind in (ActionKind.REDUCE, ActionKind.GATHER):
@@ -115,7 +115,7 @@ def _verdict(task: Task, layout: Layout, shares: Shares, busiest: int, busiest_s
     if shares.sums > shares.neighbours:
         networks = {layout.groups[i].network for reduction in layout.reductions
                     for i in (*reduction.inner, *reduction.outer)}
-        return f"sums of gradients over {' and '.join(sorted(networks))}" if networks else "the optimizer"
+        return f"sums of gradients over {', '.join(sorted(networks))}" if networks else "the optimizer"
     return "the bubble (filling and draining the pipelines, waiting for messages)"
 
 
