@@ -131,7 +131,8 @@ def _check_network(label: str, part: Any, name: str, networks: list[NodeAnnotati
         # Parts that only switches tell apart may be one fabric whose core Slurm was not told of.
         sure = len(families) > 1 or len(kinds - {None}) > 1
         yield Fact(label, f"the partition {name} holds nodes of several fabrics, which cannot talk to each other over "
-                   f"their fast NICs ({listed})", _way_to_ask(label, part, fabrics, described, inventory), fatal=sure, about_network=True)
+                   f"their fast NICs ({listed})", _way_to_ask(label, part, fabrics, described, inventory),
+                   fatal=sure, about_network=True)
         return
     wrong = [network for network in fast if network.family != described]
     if wrong:
