@@ -11,7 +11,7 @@ from holmes_hpc.planner.predict import Layout
 from holmes_hpc.planner.schedules import make_schedule, slow_hops
 from holmes_hpc.planner.search import Priced, search
 from holmes_hpc.planner.settings import PlanSettings, Task
-from holmes_hpc.planner.traffic import busy_seconds, network_bytes
+from holmes_hpc.planner.traffic import loads, network_bytes
 from holmes_hpc.values import NetworkBytes, Plan, RankPlace, Rejected
 
 _HERE = ("emulated", "local")
@@ -72,7 +72,7 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
 
 
 def _bytes_by_network(task: Task, layout: Layout) -> tuple[NetworkBytes, ...]:
-    sent = network_bytes(task, busy_seconds(task, layout))
+    sent = network_bytes(task, loads(task, layout))
     return tuple(NetworkBytes(network, round(sent[network])) for network in sorted(sent))
 
 
