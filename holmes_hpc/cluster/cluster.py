@@ -8,12 +8,14 @@ file.
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from holmes_hpc.cluster.measured import MeasuredLink
 from holmes_hpc.cluster.nics import ETHERNET, NICS
 
 LOCAL = "local"
@@ -79,6 +81,8 @@ class ClusterDescription:
     compute: str = "real"
     scale: float = 1.0
     order: str = "grouped"
+    measured: tuple[MeasuredLink, ...] = ()
+    """links that a probe measured, which go before what is described"""
 
     @classmethod
     def from_config(cls, config: Any) -> ClusterDescription:
@@ -134,6 +138,11 @@ class ClusterDescription:
         if len(nodes) <= 1:
             return LOCAL
         return next(iter(nodes.values())).network if len(fabrics) == 1 else ETHERNET
+
+    def only(self, slots: Iterable[str]) -> ClusterDescription:
+        """Return the cluster of some of its nodes, in the same order; ranks are numbered anew over them."""
+        kept = set(slots)
+        return dataclasses.replace(self, nodes=tuple(node for node in self.nodes if node.slot in kept))
 
     def link_between(self, fabric_a: str, fabric_b: str) -> FabricLink | None:
         """Return the link that the cluster file names between two fabrics; None: the nodes' Ethernet."""

@@ -40,6 +40,7 @@ def train(config: Any) -> tuple[int, float]:
         return run_as_rank(config), 0.0
     chosen = plan(config, mode="slurm" if decision.mode == "srun" else decision.mode)
     refuse_unsupported(config)
+    _refuse_idle_nodes(cluster, chosen, decision)
     config.train.resume = resolve_resume(config)
     console = Console(width=None if sys.stdout.isatty() else PLAN_WIDTH)
     console.print(render(chosen, cluster))
@@ -53,7 +54,11 @@ def train(config: Any) -> tuple[int, float]:
     status = _launch(config, chosen, cluster, folder, decision)
     result = read_result(folder) or {}
     if result.get("status") == "completed":
-        _report(folder)
+        if folder.probe_path.exists():
+            LOG.info("the links were measured: %s; plan with them by cluster.measured=%s", folder.probe_path,
+                     folder.probe_path)
+        if not config.launch.probe_only:
+            _report(folder)
     return status, float(result.get("tokens_per_second_median") or 0.0)
 
 
@@ -74,7 +79,8 @@ def _launch(config: Any, chosen: Plan, cluster: ClusterDescription, folder: RunF
         return run_in_allocation(config, folder)
     bound = bind(chosen, {place.slot: place.slot.replace("/", "-") for place in chosen.ranks})
     folder.write_text(folder.plan_path, bound.to_json())
-    return run_here(bound, config, cluster, folder, decision.mode)
+    # A plan may leave nodes of the cluster out; only its own are started.
+    return run_here(bound, config, cluster.only(place.slot for place in chosen.ranks), folder, decision.mode)
 
 
 def _report(folder: RunFolder) -> None:
@@ -85,6 +91,14 @@ def _report(folder: RunFolder) -> None:
         throughput.main([str(folder.path)])
     except Exception as error:
         LOG.warning("the run is complete, but its report failed: %s: %s", type(error).__name__, error)
+
+
+def _refuse_idle_nodes(cluster: ClusterDescription, chosen: Plan, decision: Decision) -> None:
+    """Raise ConfigurationError where a plan leaves nodes out that a Slurm job of this cluster file would hold."""
+    idle = [node.slot for node in cluster.nodes if node.slot not in {place.slot for place in chosen.ranks}]
+    if idle and decision.mode in ("slurm", "srun"):
+        raise ConfigurationError(f"the plan leaves out {', '.join(idle)}, which the job would hold for nothing. Lower "
+                                 "cluster.partitions.LABEL.nodes by them, or set parallel.leave_nodes_out=false.")
 
 
 def refuse_unsupported(config: Any) -> None:

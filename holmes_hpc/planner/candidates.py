@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,10 +39,70 @@ class Candidate:
                 f"micro-batch {self.micro_batch_size}")
 
 
-def make_candidate(task: Task, shape: Shape, micro_batch_size: int) -> Candidate:
+class StagePrices:
+    """Prices of stages that many shapes share, each looked up once."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.cost: ComputeCost = compute_cost(task)
+        self._seconds: dict[tuple[str, int, tuple[str, ...], int], tuple[float, float]] = {}
+        self._bytes: dict[tuple[tuple[str, ...], int, int], tuple[float, float]] = {}
+
+    def seconds(self, part: tuple[int, ...], units: tuple[str, ...], size: int) -> tuple[float, float]:
+        """Return forward and backward of the units on a tensor-parallel group."""
+        key = self.task.cluster.node_of(part[0]).gpu, len(part), units, size
+        if key not in self._seconds:
+            self._seconds[key] = stage_seconds(self.task, self.cost, part, units, size)
+        return self._seconds[key]
+
+    def bytes(self, units: tuple[str, ...], tensor: int, size: int) -> tuple[float, float]:
+        """Return what units need on a rank: states, and activations for each micro-batch in flight."""
+        key = units, tensor, size
+        if key not in self._bytes:
+            self._bytes[key] = (self.cost.parameter_count(units, tensor) * sum(self.cost.state_bytes),
+                                self.cost.activation_bytes(units, size, tensor))
+        return self._bytes[key]
+
+
+class ShapeFacts:
+    """What a shape costs whatever the micro-batch size: looked up once, asked for every size."""
+
+    def __init__(self, task: Task, shape: Shape, prices: StagePrices | None = None) -> None:
+        self.task, self.shape = task, shape
+        self.prices = prices or StagePrices(task)
+        self.ways = overlaps([len(parts) for parts in shape.stages])
+        self.network = NetworkCost(task.machine)
+        everyone = range(task.cluster.world_size)
+        self.one_network = task.cluster.shared_network(everyone) if shape.rules.one_network else None
+        self.slowest = [tuple({task.cluster.node_of(part[0]).gpu: part for part in parts}.values())
+                        for parts in shape.stages]
+        self.kinds = [tuple({(node := task.cluster.node_of(part[0])).gpu: node for part in parts}.values())
+                      for parts in shape.stages]
+        self.sync_seconds_a_byte = [self._sync(parts) for parts in shape.stages]
+        self.crowds = [max(Counter(task.cluster.node_of(part[0]).slot for part in parts).values())
+                       for parts in shape.stages]
+
+    def _sync(self, parts: Sequence[tuple[int, ...]]) -> float:
+        """Return seconds for each byte of a stage's gradients, its NICs shared by its tensor-parallel ranks."""
+        if len(parts) == 1:
+            return 0.0
+        ranks = tuple(part[0] for part in parts)
+        group = Group("data", ranks, self.one_network or self.task.cluster.shared_network(ranks))
+        return self.network.all_reduce(group, 1e9).seconds * len(parts[0]) / 1e9
+
+    def hop_seconds(self, s: int, size_bytes: float) -> tuple[float, float]:
+        """Return one message's time over the hop after stage `s`, and what it occupies of a NIC for all of its node."""
+        pair = self.shape.stages[s][0][0], self.shape.stages[s + 1][0][0]
+        if pair[0] == pair[1]:
+            return 0.0, 0.0
+        traffic = self.network.message(self.one_network or self.task.cluster.shared_network(pair), *pair, size_bytes)
+        return traffic.seconds + traffic.latency_seconds, self.crowds[s] * max([0.0, *traffic.busy.values()])
+
+
+def make_candidate(task: Task, shape: Shape, micro_batch_size: int, facts: ShapeFacts | None = None) -> Candidate:
     """Return the candidate. Raises PlanRefusedError when batch, layers or memory do not fit the shape."""
-    microbatches = count_microbatches(task.settings.global_batch_size, micro_batch_size)
-    ways = overlaps([len(parts) for parts in shape.stages])
+    facts = facts or ShapeFacts(task, shape)
+    microbatches, ways = count_microbatches(task.settings.global_batch_size, micro_batch_size), facts.ways
     if microbatches < len(ways) or (shape.equal_pipelines and microbatches % len(ways)):
         raise PlanRefusedError(
             f"{microbatches} micro-batches for {len(ways)} pipelines: "
@@ -49,7 +110,7 @@ def make_candidate(task: Task, shape: Shape, micro_batch_size: int) -> Candidate
                if microbatches >= len(ways) else "each needs at least one. ")
             + "Change train.global_batch_size or parallel.micro_batch_size, or use fewer pipelines "
               "(a larger parallel.pipeline).")
-    stages = _Stages(task, shape, micro_batch_size, microbatches, len(ways))
+    stages = _Stages(facts, micro_batch_size, microbatches)
     layers = stages.split()
     fits = all(count <= stages.capacity(s) for s, count in enumerate(layers))
     return Candidate(shape, micro_batch_size, layers, stages.estimate(layers), fits)
@@ -73,11 +134,11 @@ def micro_batch_sizes(task: Task, shape: Shape) -> tuple[int, ...]:
 class _Stages:
     """What the stages of a shape cost for a micro-batch size."""
 
-    def __init__(self, task: Task, shape: Shape, micro_batch_size: int, microbatches: int, pipelines: int) -> None:
-        self.task, self.shape, self.size, self.pipelines = task, shape, micro_batch_size, pipelines
-        self.microbatches = microbatches
-        self.cost: ComputeCost = compute_cost(task)
-        self.network = NetworkCost(task.machine)
+    def __init__(self, facts: ShapeFacts, micro_batch_size: int, microbatches: int) -> None:
+        self.facts, self.task, self.shape, self.size = facts, facts.task, facts.shape, micro_batch_size
+        self.microbatches, self.pipelines = microbatches, len(facts.ways)
+        task, shape = facts.task, facts.shape
+        self.prices, self.cost = facts.prices, facts.prices.cost
         depth = len(shape.stages)
         self.fixed_units = [
             tuple(unit for unit in task.architecture.stage_units(0, 0, first=s == 0, last=s == depth - 1))
@@ -128,34 +189,16 @@ class _Stages:
 
     def _compute(self, s: int, units: tuple[str, ...]) -> tuple[float, float]:
         """Return forward and backward of the slowest part of a stage."""
-        slowest = {self.task.cluster.node_of(part[0]).gpu: part for part in self.shape.stages[s]}
-        times = [stage_seconds(self.task, self.cost, part, units, self.size) for part in slowest.values()]
+        times = [self.prices.seconds(part, units, self.size) for part in self.facts.slowest[s]]
         return max(forward for forward, _ in times), max(backward for _, backward in times)
 
     def _sync_seconds(self, s: int, layers: int) -> float:
-        """Return the gradient sync of some layers of a stage, its NICs shared by its tensor-parallel ranks."""
-        parts = self.shape.stages[s]
-        if len(parts) == 1:
-            return 0.0
-        ranks = tuple(part[0] for part in parts)
-        everyone = range(self.task.cluster.world_size)
-        shared = self.task.cluster.shared_network(everyone if self.shape.rules.one_network else ranks)
-        size = 4 * layers * self.cost.parameter_count(("layers.0",), len(parts[0]))
-        return self.network.all_reduce(Group("data", ranks, shared), size).seconds * len(parts[0])
+        """Return the gradient sync of some layers of a stage."""
+        size = 4 * layers * self.cost.parameter_count(("layers.0",), len(self.shape.stages[s][0]))
+        return self.facts.sync_seconds_a_byte[s] * size
 
     def _hop_seconds(self, s: int) -> tuple[float, float]:
-        """Return one message's time over the hop after stage `s`, and what it occupies of a NIC for all of its node."""
-        before, after = self.shape.stages[s], self.shape.stages[s + 1]
-        pair = before[0][0], after[0][0]
-        if pair[0] == pair[1]:
-            return 0.0, 0.0
-        everyone = range(self.task.cluster.world_size)
-        network = self.task.cluster.shared_network(everyone if self.shape.rules.one_network else pair)
-        size = self.task.architecture.boundary_bytes(self.size, self.cost.element_bytes)
-        traffic = self.network.message(network, *pair, size)
-        slots = [self.task.cluster.node_of(part[0]).slot for part in before]
-        crowd = max(slots.count(slot) for slot in set(slots))
-        return traffic.seconds + traffic.latency_seconds, crowd * max([0.0, *traffic.busy.values()])
+        return self.facts.hop_seconds(s, self.task.architecture.boundary_bytes(self.size, self.cost.element_bytes))
 
     def capacity(self, s: int) -> int:
         """Return how many layers fit into the memory of a stage's smallest GPU."""
@@ -164,13 +207,11 @@ class _Stages:
         served = -(-self.pipelines // len(parts))
         in_flight = (-(-self.microbatches // len(parts)) if settings.schedule == "gpipe"
                      else min(served * (depth - s), -(-self.microbatches // len(parts))))
-        fixed, layer = self.fixed_units[s], ("layers.0",)
-        bytes_a_layer = (self.cost.parameter_count(layer, tensor) * sum(self.cost.state_bytes)
-                         + in_flight * self.cost.activation_bytes(layer, self.size, tensor))
+        states, kept = self.prices.bytes(("layers.0",), tensor, self.size)
+        fixed = self.prices.bytes(self.fixed_units[s], tensor, self.size) if self.fixed_units[s] else (0.0, 0.0)
         least = self.task.architecture.num_layers
-        for node in {self.task.cluster.node_of(part[0]) for part in parts}:
-            used = (self.cost.static_gib(node, self.cost.parameter_count(fixed, tensor)) * GIB
-                    + in_flight * self.cost.activation_bytes(fixed, self.size, tensor))
+        for node in self.facts.kinds[s]:
+            used = self.cost.static_gib(node, 0) * GIB + fixed[0] + in_flight * fixed[1]
             free = self.task.machine.memory_gib(node) * USABLE_FRACTION * GIB - used
-            least = min(least, max(0, int(free // bytes_a_layer) // chunks))
+            least = min(least, max(0, int(free // (states + in_flight * kept)) // chunks))
         return least

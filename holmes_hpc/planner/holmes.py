@@ -22,17 +22,16 @@ def holmes_shapes(task: Task, tensor: int) -> tuple[Shape, ...]:
     Raises PlanRefusedError when the asked degrees fit no division of the fabrics.
     """
     parts = {name: _parts(task, nodes, tensor) for name, nodes in task.cluster.fabrics.items()}
-    shapes: list[Shape] = []
+    shapes: dict[tuple[tuple[Part, ...], ...], Shape] = {}
     for order in fabric_orders(task):
         for counts in _stage_counts(task, [len(parts[name]) for name in order]):
             for spread in (True, False):
                 stages = tuple(stage for name, count in zip(order, counts, strict=True)
                                for stage in divide(parts[name], count, spread))
-                shape = Shape("holmes", _words(order, counts, stages, tensor, spread), stages,
-                              GroupRules(two_level=task.settings.two_level))
-                if all(shape.stages != other.stages for other in shapes):
-                    shapes.append(shape)
-    return tuple(shapes)
+                if stages not in shapes:
+                    shapes[stages] = Shape("holmes", _words(order, counts, stages, tensor, spread), stages,
+                                           GroupRules(two_level=task.settings.two_level))
+    return tuple(shapes.values())
 
 
 def fabric_orders(task: Task) -> tuple[tuple[str, ...], ...]:

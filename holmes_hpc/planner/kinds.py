@@ -10,9 +10,9 @@ from holmes_hpc.cluster import Machine, Node
 from holmes_hpc.planner.settings import Task
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kind:
-    """Equal nodes of one fabric, in rank order."""
+    """Equal nodes of one fabric, in rank order; a kind is only equal to itself, which makes it a cheap key."""
 
     nodes: tuple[Node, ...]
 
@@ -60,11 +60,10 @@ def on_nodes(task: Task, slots: Iterable[str]) -> Task:
     kept = set(slots)
     if kept == {node.slot for node in task.cluster.nodes}:
         return task
-    nodes = tuple(node for node in task.cluster.nodes if node.slot in kept)
-    cluster = dataclasses.replace(task.cluster, nodes=nodes)
+    cluster = task.cluster.only(kept)
     if task.machine.has_real_emulation:
         machine = Machine.emulated(cluster, shaped=task.machine.shaped)
     else:
-        kinds = {node.gpu: task.machine.gpus[node.gpu] for node in nodes}
+        kinds = {node.gpu: task.machine.gpus[node.gpu] for node in cluster.nodes}
         machine = dataclasses.replace(task.machine, cluster=cluster, gpus=kinds)
     return dataclasses.replace(task, cluster=cluster, machine=machine)

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine
-from holmes_hpc.planner.predict import Layout
-from holmes_hpc.planner.schedules import make_schedule, slow_hops
-from holmes_hpc.planner.search import Priced, search
+from holmes_hpc.planner.predict import Layout, price
+from holmes_hpc.planner.priced import Priced
+from holmes_hpc.planner.schedules import make_schedule, slow_hops, transfers
+from holmes_hpc.planner.search import search
 from holmes_hpc.planner.settings import PlanSettings, Task
 from holmes_hpc.planner.traffic import loads, network_bytes
-from holmes_hpc.values import NetworkBytes, Plan, RankPlace, Rejected
+from holmes_hpc.values import ActionKind, NetworkBytes, Plan, RankPlace, Rejected
 
 _HERE = ("emulated", "local")
 
 
-def plan(config: Any, mode: str | None = None, cluster: ClusterDescription | None = None) -> Plan:
+def plan(config: Any, mode: str | None = None, cluster: ClusterDescription | None = None,
+         progress: Callable[[str], None] | None = None) -> Plan:
     """Return the plan for a composed configuration.
 
     `mode` is where the run will go (default: `config.launch.mode`): `emulated` and `local` price this machine,
     unless its compute is timed by the cost model, and `auto` and `slurm` the cluster as described. `cluster` stands for
-    `config.cluster` where its nodes are known better: their order, or a NIC that failed.
+    `config.cluster` where its nodes are known better: their order, or a NIC that failed. `progress` is told in words
+    what a long search is at.
     Raises ConfigurationError for settings that contradict one another, PlanRefusedError when no plan exists.
     """
     task = task_of(config, mode, cluster)
-    return assemble(task, *search(task))
+    return assemble(task, *search(task, progress))
 
 
 def task_of(config: Any, mode: str | None = None, cluster: ClusterDescription | None = None) -> Task:
@@ -44,7 +49,7 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
         words = "manual"
     elif best.strategy == "megatron" and task.settings.strategy == "auto" and split == "adaptive":
         words = "uniform"
-    layout = best.layout
+    layout, whole, task = best.layout, task, best.task
     widest = max(len(stage.ranks) for pipeline in layout.pipelines for stage in pipeline.stages)
     synchronization = task.synchronization(best.strategy)
     schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, best.schedule,
@@ -67,7 +72,7 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
         synchronization=synchronization,
         sequence_parallel=task.settings.sequence_parallel and widest > 1,
         recompute=task.settings.recompute,
-        notes=_notes(task, best),
+        notes=_notes(whole, best),
     )
 
 
@@ -88,10 +93,10 @@ def _places(task: Task) -> tuple[RankPlace, ...]:
                  for rank, node in enumerate(nodes))
 
 
-def _notes(task: Task, best: Priced) -> tuple[str, ...]:
+def _notes(whole: Task, best: Priced) -> tuple[str, ...]:
     """Return what a reader should know beside the figures."""
     notes = []
-    layout = best.layout
+    layout, task = best.layout, best.task
     if task.machine.label == "emulated":
         notes.append("predicted for this machine, which emulates the cluster")
     across = [layout.groups[i] for reduction in layout.reductions for i in (*reduction.inner, *reduction.outer)
@@ -99,6 +104,14 @@ def _notes(task: Task, best: Priced) -> tuple[str, ...]:
     if across and task.architecture.tied_embeddings:
         notes.append("the tied embedding's gradient crosses Ethernet in every step; model.tied_embeddings=false "
                      "avoids it")
+    notes += _slow_links(task, layout)
+    left_out = whole.cluster.world_size - task.cluster.world_size
+    if left_out:
+        kept = {node.slot for node in task.cluster.nodes}
+        names = ", ".join(node.slot for node in whole.cluster.nodes if node.slot not in kept)
+        notes.append(f"{left_out} GPUs are left out ({names}): the others are faster without them")
+    if best.missing:
+        notes.append(f"the engine of this version cannot run it: it lacks {' and '.join(best.missing)}")
     if best.schedule.turns:
         notes.append("turns: the pipelines of a node cross Ethernet for the first time one after another")
     if best.schedule.warmup_extra:
@@ -106,3 +119,27 @@ def _notes(task: Task, best: Priced) -> tuple[str, ...]:
         notes.append(f"warm-up +{best.schedule.warmup_extra}: so many more forwards start upstream of each of the "
                      f"{hops} hop{'s' if hops > 1 else ''} over Ethernet, and their activations are kept")
     return tuple(notes)
+
+
+def _slow_links(task: Task, layout: Layout) -> list[str]:
+    """Return a note where a hop between fabrics occupies its NIC longer than any stage computes."""
+    hops = slow_hops(layout.pipelines, layout.groups)
+    if not hops:
+        return []
+    prices = price(task, layout)
+    crowds: Counter[tuple[str, int]] = Counter()
+    longest = 0.0
+    for p, s in hops:
+        senders = layout.pipelines[p].stages[s].ranks
+        for pair, traffic in ((pair, prices.messages[pair]) for pair in transfers(
+                senders, layout.pipelines[p].stages[s + 1].ranks)):
+            crowds[task.cluster.node_of(pair[0]).slot, s] += 1
+            share = crowds[task.cluster.node_of(pair[0]).slot, s]
+            longest = max(longest, share * max([0.0, *traffic.busy.values()]))
+    period = max(prices.compute[ActionKind.FORWARD, p, s] + prices.compute[ActionKind.BACKWARD, p, s]
+                 for p, pipeline in enumerate(layout.pipelines) for s in range(len(pipeline.stages)))
+    if longest <= period:
+        return []
+    return [f"the link between fabrics is too slow: a micro-batch occupies a node's NIC for {longest:.3g} s and a "
+            f"stage for {period:.3g} s, so no schedule can hide it. Only fewer bytes (compressed activations) or local "
+            "steps between synchronisations would help, and neither is built yet."]

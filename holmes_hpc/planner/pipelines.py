@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -16,7 +17,24 @@ def overlaps(widths: Sequence[int]) -> tuple[tuple[Fraction, tuple[int, ...]], .
     Each overlap is a pipeline: its share of the batch and, for every stage, the part that it flows through. Six
     parts beside two give 6 pipelines (each of the two serves three of them), five beside three give 7.
     """
-    cuts = sorted({Fraction(i, width) for width in widths for i in range(width + 1)})
+    return _overlaps(tuple(widths))
+
+
+@functools.lru_cache(maxsize=4096)
+def count_overlaps(widths: frozenset[int]) -> int:
+    """Return how many pipelines stages of these widths make."""
+    widest = max(widths)
+    if all(widest % width == 0 for width in widths):
+        return widest
+    common = math.lcm(*widths)
+    return len({i * (common // width) for width in widths for i in range(width)})
+
+
+@functools.lru_cache(maxsize=256)
+def _overlaps(widths: tuple[int, ...]) -> tuple[tuple[Fraction, tuple[int, ...]], ...]:
+    if len(set(widths)) == 1:
+        return tuple((Fraction(1, widths[0]), (i,) * len(widths)) for i in range(widths[0]))
+    cuts = sorted({Fraction(i, width) for width in set(widths) for i in range(width + 1)})
     return tuple(
         (end - start, tuple(math.floor(start * width) for width in widths))
         for start, end in zip(cuts, cuts[1:], strict=False)

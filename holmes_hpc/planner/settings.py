@@ -19,7 +19,7 @@ _BUCKET_MIB = 64.0
 """Large enough that NCCL reaches its rate over a dozen ranks (Megatron takes 160 MB of gradients)."""
 _BUCKET_MIB_CPU = 2.0
 """Gloo reaches its rate from 1 to 4 MB on; small models need several buckets to hide any."""
-STRATEGIES = ("auto", "holmes", "megatron", "manual")
+STRATEGIES = ("auto", "holmes", "megatron", "flashflex", "manual")
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,9 @@ class PlanSettings:
     alpha: float
     two_level: bool
     recompute: str
+    search_recompute: bool
+    leave_nodes_out: bool
+    search_seconds: float | None
     sequence_parallel: bool
     precision: str
     optimizer: str
@@ -69,7 +72,9 @@ class PlanSettings:
             turns=parallel.turns,
             warmup_extra=_warmup_extra(parallel.warmup_extra), layer_split=_layer_split(parallel.layer_split),
             alpha=float(parallel.alpha), two_level=parallel.two_level is not False,
-            recompute=str(parallel.recompute), sequence_parallel=bool(parallel.sequence_parallel),
+            recompute="none" if parallel.recompute == "auto" else str(parallel.recompute),
+            search_recompute=parallel.recompute == "auto", leave_nodes_out=bool(parallel.leave_nodes_out),
+            search_seconds=parallel.search_seconds, sequence_parallel=bool(parallel.sequence_parallel),
             precision=str(config.train.precision),
             optimizer=str(config.optimizer.name), sharded=bool(config.optimizer.sharded),
             overlap_grad_reduce=parallel.overlap_grad_reduce, overlap_param_gather=parallel.overlap_param_gather,

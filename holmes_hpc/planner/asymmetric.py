@@ -1,0 +1,324 @@
+"""Layouts of unlike pipelines: templates on kinds of nodes, put together by a knapsack on the step time."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.fleets import Fleet, Knapsack, alike_fleets, share_microbatches
+from holmes_hpc.planner.groups import GroupRules
+from holmes_hpc.planner.kinds import Kind, node_kinds, on_nodes
+from holmes_hpc.planner.meshes import Mesh, price_meshes
+from holmes_hpc.planner.pipelines import build_pipelines
+from holmes_hpc.planner.placement import place, place_mesh, used_slots
+from holmes_hpc.planner.pricing import CostPricing, StagePricing
+from holmes_hpc.planner.proposals import Proposal
+from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.shapes import indivisible
+from holmes_hpc.planner.templates import BACKWARD_SHARE, Segment, Template, enumerate_segments, price_templates
+from holmes_hpc.values import Pipeline
+
+_MOST_KEPT = 300
+"""Templates that the knapsack looks at for each micro-batch size: the best for their GPUs."""
+_MOST_ALIKE = 24
+"""Fleets of one template each that are kept for each micro-batch size."""
+_MOST_PROPOSED = 60
+_MOST_MESHES = 24
+_MOST_MICRO_BATCH = 32
+RECOMPUTATIONS = ("none", "selective", "full")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A fleet at a micro-batch size."""
+
+    fleet: Fleet
+    size: int
+
+
+class Space:
+    """What may be chosen from: kinds of nodes, tensor-parallel degrees, and prices."""
+
+    def __init__(self, task: Task, pricing: StagePricing | None = None) -> None:
+        self.task = task
+        self.kinds = node_kinds(task)
+        self.pricing = pricing or CostPricing(task)
+        self.degrees = [tensor_degrees_of(task, kind) for kind in self.kinds]
+        self.num_layers = task.architecture.num_layers
+        self._known: dict[int, dict[tuple[Segment, ...], Template | None]] = {}
+        self.segments = enumerate_segments(self.kinds, self.degrees, self.num_layers, task.settings.pipeline)
+
+    def templates(self, size: int, segments: Sequence[tuple[Segment, ...]] | None = None) -> list[Template]:
+        """Return the templates that fit into memory at a micro-batch size; each is priced once."""
+        wanted = self.segments if segments is None else segments
+        known = self._known.setdefault(size, {})
+        new = [each for each in wanted if each not in known]
+        known.update(dict.fromkeys(new))
+        known.update({template.segments: template for template in
+                      price_templates(self.pricing, self.kinds, new, self.num_layers, size)})
+        return [template for each in wanted if (template := known[each]) is not None]
+
+    @property
+    def short_of_memory(self) -> bool:
+        """Whether some template did not fit."""
+        return any(template is None for known in self._known.values() for template in known.values())
+
+    def sync_seconds(self, template: Template, *, across: bool) -> float:
+        """Return about how long the gradients of a template's stages are summed, if all pipelines are alike.
+
+        With `across`, pipelines hold the same layers in different fabrics, so that the whole model's gradients cross.
+        """
+        layer, seconds, first, hidden = self.pricing.layer_gradient_bytes(), 0.0, 0, 0.0
+        for kind, _, count in template.segments:
+            node = self.kinds[kind]
+            most = max(template.layers[first:first + count])
+            whole = most * layer * self.pricing.sync_seconds_a_byte((node,), (len(node.nodes),))
+            seconds = max(seconds, whole - hidden)
+            hidden += BACKWARD_SHARE * template.work * count / template.depth
+            first += count
+        if not across:
+            return seconds
+        return seconds + self._across_seconds()
+
+    def placed_seconds(self, fleet: Fleet, size: int, *, together: bool) -> float:
+        """Return about how long a step takes with the stages placed as `placement.place` does."""
+        copies = Counter(template for template, _ in fleet.pipelines)
+        like = len({self.spans(template) for template in copies}) == 1
+        longest = sync = 0.0
+        for template, count in dict(fleet.pipelines).items():
+            crowds = [(kind, tensor, stages, self._stages_in_node(kind, tensor, stages, copies[template], together))
+                      for kind, tensor, stages in template.segments]
+            period, first = template.period, 0
+            for (k, t, n, in_a), (other, u, m, in_b) in itertools.pairwise(crowds):
+                hop = self.pricing.hop(self.kinds[k], self.kinds[other], size)
+                period = max(period, max(in_a / n, in_b / m) * max(t, u) * hop.node_seconds)
+            longest = max(longest, template.fill + count * period)
+            hidden = 0.0
+            for k, _, n, in_node in crowds:
+                most = max(template.layers[first:first + n])
+                bytes_in_node = min(1.0 if together else n, in_node) * most * self.pricing.layer_gradient_bytes()
+                node = self.kinds[k]
+                seconds = self.pricing.sync_seconds_a_byte((node,), (len(node.nodes),))
+                sync = max(sync, bytes_in_node * seconds - hidden)
+                hidden += BACKWARD_SHARE * template.work * n / template.depth
+                first += n
+        if len(fleet.pipelines) == 1:
+            return longest
+        return longest + sync + (0.0 if like else self._across_seconds())
+
+    def _stages_in_node(self, k: int, tensor: int, stages: int, copies: int, together: bool) -> float:
+        """Return how many stages of a segment are in a node, scaled so that a border has its part of them."""
+        most = self.kinds[k].gpus / tensor
+        return min(copies, most) * stages if together else max(float(stages), most)
+
+    def _across_seconds(self) -> float:
+        counts = tuple(len(kind.nodes) for kind in self.kinds)
+        whole = self.num_layers * self.pricing.layer_gradient_bytes()
+        return whole * self.pricing.sync_seconds_a_byte(self.kinds, counts)
+
+    def spans(self, template: Template) -> frozenset[str]:
+        """Return the fabrics that a template lies in."""
+        return frozenset(self.kinds[kind].fabric for kind, _, _ in template.segments)
+
+    def work_bound(self, size: int, microbatches: int) -> float:
+        """Return a step time that no fleet beats: all GPUs busy with layers all the time."""
+        rate = sum(kind.total_gpus / min(tensor * self.pricing.layer_seconds(kind, tensor, size) for tensor in degrees)
+                   for kind, degrees in zip(self.kinds, self.degrees, strict=True))
+        return microbatches * self.num_layers / rate
+
+
+def tensor_degrees_of(task: Task, kind: Kind) -> tuple[int, ...]:
+    """Return the tensor-parallel degrees that nodes of a kind and the model allow, the asked one alone if any."""
+    asked = task.settings.tensor
+    return tuple(tensor for tensor in range(1, kind.gpus + 1)
+                 if kind.gpus % tensor == 0 and asked in (None, tensor) and not indivisible(task, tensor))
+
+
+def asymmetric_proposals(task: Task, strategy: str = "auto") -> list[Proposal]:
+    """Return the most promising layouts of like and unlike pipelines, best estimates first.
+
+    Recomputation is searched where it is left open: it costs time and saves memory. Raises PlanRefusedError when no
+    template fits into memory.
+    """
+    choices = RECOMPUTATIONS if task.settings.search_recompute else (task.settings.recompute,)
+    proposals: list[Proposal] = []
+    refusals: list[PlanRefusedError] = []
+    short = False
+    for recompute in choices:
+        if proposals and (recompute == "selective" or not short):
+            continue  # A fused attention core leaves little to save; and where all fits, there is no need.
+        other = dataclasses.replace(task, settings=task.settings.replace(recompute=recompute, search_recompute=False))
+        known = {each.words: each.estimate_seconds for each in proposals}
+        try:
+            found, dropped = _proposals(other, strategy, min([float("inf"), *known.values()]))
+            short = short or dropped
+            for each in found:
+                # Recomputing is only worth proposing where the layout is faster for it, or does not fit without.
+                if each.estimate_seconds < known.get(each.words, float("inf")) * (1 - 1e-9):
+                    words = each.words + (f", recomputing {recompute}" if recompute != "none" else "")
+                    proposals.append(dataclasses.replace(each, words=words))
+        except PlanRefusedError as refusal:
+            refusals.append(refusal)
+            short = True
+    if not proposals and refusals:
+        raise refusals[-1]
+    return sorted(proposals, key=lambda each: each.estimate_seconds)
+
+
+def _proposals(task: Task, strategy: str, best: float) -> tuple[list[Proposal], bool]:
+    """Return layouts with one kind of recomputation that may be faster than `best`, and whether some did not fit."""
+    space = Space(task)
+    if not all(space.degrees):
+        raise PlanRefusedError(f"parallel.tensor={task.settings.tensor} does not divide the GPUs of every node and the "
+                               "model's heads. Set it to a smaller number, or to null.")
+    limit = best
+    found = search_fleets(space, best)
+    best = min([best, *(each.fleet.seconds for each in found[:1])])
+    meshes = list(_mesh_proposals(space, strategy, best)) if task.settings.data is None else []
+    if not found and (meshes or limit < float("inf")):
+        return meshes, space.short_of_memory
+    if not found:
+        raise PlanRefusedError("memory: no pipeline over these nodes holds the model with parallel.tensor="
+                               f"{task.settings.tensor} and parallel.pipeline={task.settings.pipeline}, or the batch "
+                               "has fewer micro-batches than pipelines. Use more nodes, a smaller "
+                               "parallel.micro_batch_size or a smaller model.")
+    fleets = [proposal for each in found[:_MOST_PROPOSED]
+              for proposal in propose(space, each.fleet, each.size, strategy)]
+    return meshes + fleets, space.short_of_memory
+
+
+def search_fleets(space: Space, limit: float = float("inf")) -> list[Found]:
+    """Return the fleets found for every micro-batch size that may be faster than `limit` seconds, fastest first."""
+    found: list[Found] = []
+    for size in micro_batch_sizes_of(space.task):
+        microbatches = space.task.settings.global_batch_size // size
+        if space.work_bound(size, microbatches) > limit:
+            continue
+        for fleet in _fleets(space, space.templates(size), microbatches, limit):
+            found.append(Found(fleet, size))
+            limit = min(limit, fleet.seconds)
+    return sorted(found, key=lambda each: each.fleet.seconds)
+
+
+def _mesh_proposals(space: Space, strategy: str, best: float) -> Iterator[Proposal]:
+    """Yield the layouts of stages that all pipelines share, those that are not much slower than the best known."""
+    task = space.task
+    found: list[tuple[Mesh, int]] = []
+    for size in micro_batch_sizes_of(task):
+        microbatches = task.settings.global_batch_size // size
+        if space.work_bound(size, microbatches) > best:
+            continue
+        meshes = price_meshes(space.pricing, space.kinds, space.degrees, space.num_layers, task.settings.pipeline,
+                              size, microbatches, may_idle=task.settings.leave_nodes_out)
+        found += [(mesh, size) for mesh in meshes[:_MOST_MESHES]]
+        best = min([best, *(mesh.seconds for mesh in meshes[:1])])
+    for mesh, size in sorted(found, key=lambda each: (each[0].seconds, each[1]))[:_MOST_MESHES]:
+        yield _propose_mesh(space, mesh, size, strategy)
+
+
+def _propose_mesh(space: Space, mesh: Mesh, size: int, strategy: str) -> Proposal:
+    used = dict.fromkeys(kind for kind, _, _ in mesh.stages)
+    task = on_nodes(space.task, [node.slot for k in used for node in space.kinds[k].nodes])
+    microbatches = space.task.settings.global_batch_size // size
+
+    def build() -> tuple[Pipeline, ...]:
+        parts = place_mesh(mesh.stages, space.kinds, task.cluster)
+        if parts is None:
+            raise PlanRefusedError("the tensor-parallel groups do not fill the nodes")
+        return build_pipelines(parts, mesh.layers, microbatches)
+
+    stages = ", ".join(
+        f"{space.kinds[k].name} {width} wide, {count} layers" + (f" of tensor {tensor}" if tensor > 1 else "")
+        for (k, tensor, width), count in zip(mesh.stages, mesh.layers, strict=True))
+    actions = 6 * microbatches * len(mesh.stages)
+    return Proposal(strategy, f"stages shared by all pipelines [{stages}], micro-batch {size}", task, size,
+                    GroupRules(two_level=task.settings.two_level), mesh.seconds, True, actions, build)
+
+
+def micro_batch_sizes_of(task: Task) -> tuple[int, ...]:
+    """Return the asked micro-batch size, or the powers of two that divide the batch."""
+    if task.settings.micro_batch_size is not None:
+        return (int(task.settings.micro_batch_size),)
+    batch = task.settings.global_batch_size
+    return tuple(size for size in (2**i for i in range(batch.bit_length()))
+                 if batch % size == 0 and size <= _MOST_MICRO_BATCH)
+
+
+def propose(space: Space, fleet: Fleet, size: int, strategy: str) -> Iterator[Proposal]:
+    """Yield the layouts of a fleet: stages together in nodes, or pipelines together, where that differs."""
+    task = on_nodes(space.task, used_slots(fleet, space.kinds))
+    places = (True, False) if len(fleet.pipelines) > 1 and max(t.depth for t, _ in fleet.pipelines) > 1 else (True,)
+    for together in places:
+        def build(together: bool = together) -> tuple[Pipeline, ...]:
+            pipelines = place(fleet, space.kinds, task.cluster, stages_together=together)
+            if pipelines is None:
+                raise PlanRefusedError("the tensor-parallel groups do not fill the nodes")
+            return pipelines
+
+        words = describe_fleet(space.kinds, fleet) + f", micro-batch {size}"
+        if len(places) > 1:
+            words += ", stages fill nodes" if together else ", pipelines fill nodes"
+        actions = 6 * sum(template.depth * count for template, count in fleet.pipelines)
+        yield Proposal(strategy, words, task, size, GroupRules(two_level=task.settings.two_level),
+                       space.placed_seconds(fleet, size, together=together), True, actions, build)
+
+
+def describe_fleet(kinds: Sequence[Kind], fleet: Fleet) -> str:
+    """Return a fleet in words: `2 x [ib 2, roce 1 of tensor 2: layers 3+3+2]`."""
+    words = []
+    for template, copies in Counter(template for template, _ in fleet.pipelines).items():
+        stages = ", ".join(f"{kinds[kind].name} {count}" + (f" of tensor {tensor}" if tensor > 1 else "")
+                           for kind, tensor, count in template.segments)
+        layers = "+".join(f"{layer}" if n == 1 else f"{n}x{layer}" for layer, n in
+                          ((layer, len(list(group))) for layer, group in itertools.groupby(template.layers)))
+        words.append(f"{copies} x [{stages}: layers {layers}]")
+    return " and ".join(words)
+
+
+def _fleets(space: Space, templates: Sequence[Template], microbatches: int, best: float) -> Iterator[Fleet]:
+    """Yield fleets for one micro-batch size: alike ones, then the knapsack's."""
+    settings = space.task.settings
+    may_idle = settings.leave_nodes_out
+    alone = [space.sync_seconds(template, across=False) for template in templates]
+    alike = sorted(alike_fleets(space.kinds, templates, alone, microbatches, may_idle=may_idle),
+                   key=lambda fleet: fleet.seconds)
+    alike = [fleet for fleet in alike if settings.data in (None, len(fleet.pipelines))]
+    syncs = dict(zip(templates, alone, strict=True))
+    for fleet in alike[:_MOST_ALIKE]:
+        shared = [template for template, _ in fleet.pipelines]
+        exact = share_microbatches(shared, [syncs[template] * (len(shared) > 1) for template in shared], microbatches)
+        if exact is not None:
+            best = min(best, exact.seconds)
+            yield exact
+    if not templates:
+        return
+    if best == float("inf"):
+        best = 4 * microbatches * max(template.period for template in templates) + max(t.fill for t in templates)
+    fabrics = frozenset(kind.fabric for kind in space.kinds)
+    groups: list[tuple[list[Template], bool]] = [(list(templates), len(fabrics) > 1)]
+    if len(fabrics) > 1:
+        groups.append(([template for template in templates if space.spans(template) == fabrics], False))
+    for some, across in groups:
+        kept = _efficient(space, some, best)
+        cost = [space.sync_seconds(template, across=across) for template in kept]
+        for fleet in Knapsack(space.kinds, kept, cost, microbatches).fleets(best, may_idle=may_idle):
+            if settings.data in (None, len(fleet.pipelines)):
+                yield fleet
+
+
+def _efficient(space: Space, templates: Iterable[Template], seconds: float) -> list[Template]:
+    """Return the templates that make the most of their GPUs in a step of about `seconds`."""
+    speed = [1 / space.pricing.layer_seconds(kind, 1, 1) if 1 in degrees else
+             1 / space.pricing.layer_seconds(kind, degrees[0], 1) / degrees[0]
+             for kind, degrees in zip(space.kinds, space.degrees, strict=True)]
+
+    def waste(template: Template) -> float:
+        price = sum(gpus * each for gpus, each in zip(template.gpus(len(speed)), speed, strict=True))
+        passed = max(1e-9, (seconds - template.fill) / template.period)
+        return price / passed
+
+    return sorted(templates, key=waste)[:_MOST_KEPT]

@@ -1,0 +1,140 @@
+"""Meshes: stages that all pipelines share, with a width and a tensor-parallel degree of each stage's own.
+
+A stage of few wide tensor-parallel groups may serve the pipelines of many narrow ones: two GPUs as one group of two
+before two single ones make two pipelines. Over a step a stage of width w is busy for its share, 1 / w, of all
+micro-batches.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy
+from numpy.typing import NDArray
+
+from holmes_hpc.planner.kinds import Kind
+from holmes_hpc.planner.pipelines import count_overlaps
+from holmes_hpc.planner.pricing import StagePricing
+from holmes_hpc.planner.templates import BACKWARD_SHARE, StageTable, cut_layers, kind_orders
+
+MeshStage = tuple[int, int, int]
+"""(index of the kind, tensor-parallel degree, width: the number of tensor-parallel groups)."""
+
+_MOST_MESHES = 1500
+_MOST_TORN = 250
+_MOST_TORN_STAGES = 4
+"""Meshes and stages up to which every order of stages is tried."""
+_MOST_DIVIDED_GPUS = 8
+"""GPUs of a kind up to which they are divided into stages of unequal size."""
+_COUNTS = ((1, 2, 3, 4, 5, 6, 8, 10, 12, 16), (1, 2, 3, 4, 6, 8), (1, 2, 4), (1, 2), (1,))
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """A priced mesh."""
+
+    stages: tuple[MeshStage, ...]
+    layers: tuple[int, ...]
+    seconds: float
+
+
+def price_meshes(pricing: StagePricing, kinds: Sequence[Kind], degrees: Sequence[Sequence[int]], num_layers: int,
+                 depth: int | None, size: int, microbatches: int, *, may_idle: bool) -> list[Mesh]:
+    """Return the meshes that fit into memory, each on all nodes of its kinds, fastest first."""
+    meshes = _enumerate(kinds, degrees, num_layers, may_idle=may_idle)
+    meshes = [mesh for mesh in meshes if depth in (None, len(mesh)) and max(w for _, _, w in mesh) <= microbatches]
+    found: list[Mesh] = []
+    for _, group in itertools.groupby(sorted(meshes, key=len), key=len):
+        found += _price(pricing, kinds, list(group), num_layers, size, microbatches)
+    return sorted(found, key=lambda mesh: (mesh.seconds, mesh.stages))
+
+
+def _price(pricing: StagePricing, kinds: Sequence[Kind], meshes: Sequence[tuple[MeshStage, ...]], num_layers: int,
+           size: int, microbatches: int) -> Iterator[Mesh]:
+    table = StageTable(pricing, kinds, size)
+    rows = numpy.array([[_row(table, mesh, s, microbatches) for s in range(len(mesh))] for mesh in meshes])
+    layer, end, caps = (rows[:, :, i] for i in range(3))
+    caps = numpy.clip(caps, 0, num_layers)
+    layers, good = cut_layers(layer, end, caps, num_layers)
+    busy = layers * layer + end
+    for i in numpy.flatnonzero(good).tolist():
+        yield Mesh(meshes[i], tuple(int(count) for count in layers[i]),
+                   _seconds(pricing, kinds, meshes[i], layers[i], busy[i], size, microbatches))
+
+
+def _row(table: StageTable, mesh: tuple[MeshStage, ...], s: int, microbatches: int) -> tuple[float, float, float]:
+    """Return a stage's seconds for each micro-batch of the batch, of a layer and without, and how many layers fit."""
+    k, tensor, width = mesh[s]
+    layer, end, states, kept, free, end_kept = table.row(k, tensor, s == 0, s == len(mesh) - 1)
+    ways = count_overlaps(frozenset(width for _, _, width in mesh))
+    in_flight = min(microbatches, (len(mesh) - s) * -(-ways // width))
+    return layer / width, end / width, (free - in_flight * end_kept) // (states + in_flight * kept)
+
+
+def _seconds(pricing: StagePricing, kinds: Sequence[Kind], mesh: tuple[MeshStage, ...],
+             layers: NDArray[numpy.float64],
+             busy: NDArray[numpy.float64], size: int, microbatches: int) -> float:
+    widths = numpy.array([float(width) for _, _, width in mesh])
+    period, hops, sync = float(busy.max()), 0.0, 0.0
+    for (k, t, w), (other, u, v) in itertools.pairwise(mesh):
+        hop = pricing.hop(kinds[k], kinds[other], size)
+        lanes = int(min(_nodes(kinds[k], t, w), _nodes(kinds[other], u, v)))
+        if k != other:
+            hops += 2 * max(hop.seconds, max(t, u) * hop.node_seconds)
+            period = max(period, max(t, u) * hop.node_seconds / lanes)
+    alone = busy * widths
+    # Gradients of later stages are summed while the first ones are still in their last backward.
+    hidden = 0.0
+    for (k, t, w), held, own in zip(mesh, layers, alone, strict=True):
+        if w > 1:
+            whole = float(held) * pricing.layer_gradient_bytes()
+            sync = max(sync, whole * pricing.sync_seconds_a_byte((kinds[k],), (_nodes(kinds[k], t, w),)) - hidden)
+        hidden += BACKWARD_SHARE * float(own)
+    return microbatches * period + float(alone.sum() - alone[busy.argmax()]) + hops + sync
+
+
+def _nodes(kind: Kind, tensor: int, width: int) -> int:
+    return max(1, min(len(kind.nodes), -(-tensor * width // kind.gpus)))
+
+
+def _enumerate(kinds: Sequence[Kind], degrees: Sequence[Sequence[int]], num_layers: int, *,
+               may_idle: bool) -> list[tuple[MeshStage, ...]]:
+    orders = [order for order in kind_orders(len(kinds)) if may_idle or len(order) == len(kinds)]
+    for counts in _COUNTS:
+        options = [list(_options(k, kind, degrees[k], counts)) for k, kind in enumerate(kinds)]
+        total = 0
+        for order in orders:
+            product = 1
+            for k in order:
+                product *= len(options[k])
+            total += product
+        if total <= _MOST_MESHES:
+            break
+    found = [tuple(stage for part in parts for stage in part)
+             for order in orders for parts in itertools.product(*(options[k] for k in order))]
+    if total <= _MOST_TORN:
+        found += [torn for mesh in list(found) for torn in _torn(mesh)]
+    return [mesh for mesh in dict.fromkeys(found) if len(mesh) <= num_layers]
+
+
+def _torn(mesh: tuple[MeshStage, ...]) -> Iterator[tuple[MeshStage, ...]]:
+    """Yield the other orders of a short mesh, in which stages of a kind do not follow one another."""
+    if len(mesh) <= _MOST_TORN_STAGES:
+        yield from dict.fromkeys(itertools.permutations(mesh))
+
+
+def _options(k: int, kind: Kind, degrees: Sequence[int], counts: Sequence[int]) -> Iterator[tuple[MeshStage, ...]]:
+    """Yield the ways to divide all GPUs of a kind into stages: equal ones, or for few GPUs two unlike ones."""
+    for tensor in degrees:
+        groups = kind.total_gpus // tensor
+        for count in counts:
+            if groups % count == 0:
+                yield ((k, tensor, groups // count),) * count
+    if kind.total_gpus <= _MOST_DIVIDED_GPUS and len(counts) > 3:
+        for a, b in itertools.product(degrees, degrees):
+            for first in range(a, kind.total_gpus, a):
+                rest = kind.total_gpus - first
+                if rest % b == 0 and (a, first // a) != (b, rest // b):
+                    yield (k, a, first // a), (k, b, rest // b)

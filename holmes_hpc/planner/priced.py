@@ -1,0 +1,126 @@
+"""From a layout to its price: its schedule, what a simulation of it says, and whether it can be used."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from holmes_hpc.planner.groups import GroupRules, find_groups
+from holmes_hpc.planner.memory import USABLE_FRACTION
+from holmes_hpc.planner.predict import Layout, predict
+from holmes_hpc.planner.schedule_choice import candidate_schedules, first_schedule, words_of
+from holmes_hpc.planner.schedules import slow_hops
+from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.work import Allowance
+from holmes_hpc.values import Pipeline, Prediction, ScheduleChoice
+from holmes_hpc.values.capabilities import unable
+
+WORTHWHILE = 0.99
+"""Extra warm-up costs memory, so it has to save a hundredth of the step."""
+_MORE_WARMUP = 2
+"""Warm-up forwards that are tried beyond what a hop's delay asks for."""
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A layout with its schedule and what is predicted of it, on the nodes of `task`.
+
+    `reason` says why it cannot be used, if so, and `missing` what the engine of this version lacks to run it.
+    """
+
+    strategy: str
+    words: str
+    task: Task
+    layout: Layout
+    rules: GroupRules
+    schedule: ScheduleChoice
+    predicted: Prediction
+    reason: str = ""
+    missing: tuple[str, ...] = ()
+
+    @property
+    def plain_words(self) -> str:
+        """The words without those for the schedule."""
+        return self.words.removesuffix(f", {words_of(self.schedule)}")
+
+    @property
+    def seconds(self) -> float:
+        """The predicted seconds of a step."""
+        return self.predicted.step_seconds
+
+
+def price_layout(task: Task, strategy: str, words: str, pipelines: tuple[Pipeline, ...], size: int,
+                 rules: GroupRules, chunks: int = 1, choice: ScheduleChoice | None = None) -> Priced:
+    """Simulate a layout and return its price, by default with the schedule that a layout is first looked at with."""
+    groups, reductions = find_groups(task.architecture, task.cluster, pipelines, rules)
+    layout = Layout(pipelines, groups, reductions, size, task.synchronization(strategy))
+    if choice is None:
+        # Zero bubble orders by the layout's own times.
+        needs_times = task.settings.schedule == "zero_bubble"
+        choice = candidate_schedules(task, layout, chunks)[0] if needs_times else first_schedule(task, chunks)
+    return price_schedule(task, strategy, words, layout, rules, choice)
+
+
+def price_schedule(task: Task, strategy: str, words: str, layout: Layout, rules: GroupRules,
+                   choice: ScheduleChoice) -> Priced:
+    """Simulate a layout with a schedule and return its price."""
+    predicted = predict(task, layout, choice)
+    degrees = [[len(stage.ranks) for stage in pipeline.stages] for pipeline in layout.pipelines]
+    missing = tuple(unable(degrees, choice.name, task.settings.recompute))
+    return Priced(strategy, words, task, layout, rules, choice, predicted, memory_problem(task, predicted), missing)
+
+
+def with_schedules(priced: Priced, allowance: Allowance) -> list[Priced]:
+    """Return the layout with other schedules, extra warm-up and turns, each if it pays and fits.
+
+    Each has to beat the best so far, since all of them cost something: memory, or an order that is harder to follow.
+    At least one is tried, the others and more warm-up as long as there is work left.
+    """
+    best, better = priced, []
+    choices = list(candidate_schedules(priced.task, priced.layout, priced.schedule.chunks)[1:])
+    for i, choice in enumerate(choices):
+        if i and allowance.units <= 0:
+            break
+        other = _rescheduled(priced, choice, allowance)
+        if other.seconds < WORTHWHILE * best.seconds and not other.reason:
+            best = other
+            better.append(other)
+    for _ in range(_MORE_WARMUP):
+        warmer = one_warmer(best, allowance)
+        if not warmer or warmer[0].seconds >= WORTHWHILE * best.seconds:
+            break
+        best = warmer[0]
+        better.append(best)
+    return better
+
+
+def one_warmer(priced: Priced, allowance: Allowance) -> list[Priced]:
+    """Return the layout with one more warm-up forward, whether or not that pays; nothing where it makes no sense."""
+    hops = slow_hops(priced.layout.pipelines, priced.layout.groups)
+    if (not hops or priced.task.settings.warmup_extra is not None or allowance.units <= 0
+            or priced.schedule.name == "gpipe"):
+        return []
+    choice = dataclasses.replace(priced.schedule, warmup_extra=priced.schedule.warmup_extra + 1, hop_warmups=())
+    warmer = _rescheduled(priced, choice, allowance)
+    return [] if warmer.reason else [warmer]
+
+
+def _rescheduled(priced: Priced, choice: ScheduleChoice, allowance: Allowance) -> Priced:
+    allowance.spend(priced.task, priced.layout.pipelines)
+    words = ", ".join(filter(None, (priced.plain_words, words_of(choice))))
+    return price_schedule(priced.task, priced.strategy, words, priced.layout, priced.rules, choice)
+
+
+def memory_problem(task: Task, predicted: Prediction) -> str:
+    """Return why a layout does not fit into memory, naming the worst rank, or nothing."""
+    worst, over = "", 0.0
+    for node in task.cluster.nodes:
+        has = task.machine.memory_gib(node) * USABLE_FRACTION
+        for rank in task.cluster.ranks_of(node):
+            need = predicted.memory_gib_per_rank[rank]
+            if need - has > over:
+                over = need - has
+                worst = (f"memory: rank {rank} ({node.slot}, {task.machine.gpu(node).name}) needs {need:.1f} GiB and "
+                         f"has {has:.1f}. Use more pipeline stages or nodes, a smaller parallel.micro_batch_size, or "
+                         "a smaller model.")
+    return worst

@@ -1,0 +1,65 @@
+"""How much the search may simulate. It counts work, not time, so that every machine finds the same plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from holmes_hpc.planner.replicas import find_replicas
+from holmes_hpc.planner.settings import Task
+from holmes_hpc.values import Pipeline
+
+_UNITS_A_SECOND = 60_000
+"""Units of work that a slow core does in a second; a unit is about one simulated action."""
+_UNITS_A_RANK = 60
+_UNITS_A_LAYOUT = 150
+_UNITS_LEAST = 12_000
+"""For each strategy, where no time is asked for."""
+_STRATEGIES = 5
+_FEW_RANKS = 8
+_SMALL_FACTOR = 4
+_LONGEST_PIPELINE = 60
+"""Micro-batches that are simulated of a long step of alike pipelines."""
+
+
+class Allowance:
+    """The work that one part of the search may do."""
+
+    def __init__(self, units: float) -> None:
+        self.units = units
+
+    def spend(self, task: Task, pipelines: Sequence[Pipeline]) -> None:
+        """Take off what the simulation of a layout costs."""
+        self.units -= layout_units(task, pipelines)
+
+
+class Work:
+    """The work of a whole search, divided between its parts; and who is told about it."""
+
+    def __init__(self, seconds: float | None, ranks: int, progress: Callable[[str], None] | None = None) -> None:
+        self.ranks = ranks
+        asked = _UNITS_LEAST + 2 * _UNITS_A_RANK * ranks
+        self.units = asked if seconds is None else seconds * _UNITS_A_SECOND / _STRATEGIES
+        self._progress = progress
+
+    def allowance(self) -> Allowance:
+        """Return the allowance of one strategy."""
+        return Allowance(self.units)
+
+    def allowance_to_improve(self) -> Allowance:
+        """Return the allowance of small changes: more where few ranks make every simulation cheap."""
+        return Allowance(self.units * (_SMALL_FACTOR if self.ranks <= _FEW_RANKS else 1))
+
+    def say(self, words: str) -> None:
+        """Tell what goes on."""
+        if self._progress is not None:
+            self._progress(words)
+
+
+def layout_units(task: Task, pipelines: Sequence[Pipeline]) -> float:
+    """Return about how many units of work the simulation of a layout is."""
+    picked = find_replicas(task.cluster, pipelines).picked if len(pipelines) > 1 else pipelines
+    alike = len({pipeline.microbatches for pipeline in picked}) == 1
+    actions = sum(6 * sum(len(stage.ranks) for stage in pipeline.stages)
+                  * (min(pipeline.microbatches, _LONGEST_PIPELINE + 6 * len(pipeline.stages)) if alike
+                     else pipeline.microbatches) for pipeline in picked)
+    return _UNITS_A_LAYOUT + _UNITS_A_RANK / 10 * task.cluster.world_size + actions

@@ -1,0 +1,101 @@
+"""The search against every layout of small problems, against bounds of larger ones, and against the strategies."""
+
+import functools
+
+import pytest
+
+from benchmarks import flashflex, flashflex_model
+from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.asymmetric import Space
+from holmes_hpc.planner.priced import Priced
+from holmes_hpc.planner.search import search
+from tests.brute_force import BruteForce
+from tests.planner_problems import SMALL, Problem
+
+WITHIN = 1.01
+COSTLY = {
+    "2 + 2 nodes of 2", "2 nodes of 2 + 2", "like GPUs, unequal", "single GPUs, unequal", "three fabrics, like GPUs",
+    "fast Ethernet", "fast Ethernet, like GPUs", "2+4 gpus", "4+2 gpus", "three fabrics, 2+1+2", "large batch, fast",
+    "slow Ethernet, unequal", "very slow Ethernet", "deep and narrow", "single GPUs", "three fabrics of 2",
+    "like GPUs, unlike NICs",
+}
+"""Problems of which the brute force takes a second or more: `python -m benchmarks.optimality` runs them all."""
+BY_NAME = {problem.name: problem for problem in SMALL}
+
+
+@functools.cache
+def best_of(name: str) -> Priced:
+    return search(BY_NAME[name].task())[0]
+
+
+def test_the_suite_is_what_it_should_be() -> None:
+    assert len(SMALL) >= 30
+    assert {len(problem.fabrics) for problem in SMALL} == {2, 3}
+    assert max(sum(sum(counts) for _, _, counts in problem.fabrics) for problem in SMALL) == 6
+    assert {len({gpu for gpu, _, _ in problem.fabrics}) for problem in SMALL} >= {2, 3}
+    assert any(len({sum(counts) for _, _, counts in problem.fabrics}) > 1 for problem in SMALL)
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(problem.name, marks=[pytest.mark.bench] if problem.name in COSTLY else []) for problem in SMALL])
+def test_auto_is_within_a_hundredth_of_every_layout(name: str) -> None:
+    found = best_of(name)
+    every = BruteForce(BY_NAME[name].task())
+    least = every.faster_than(found.seconds / WITHIN)
+    assert least == found.seconds / WITHIN, f"{found.words} takes {found.seconds}, {every.best} {least}"
+    assert every.looked_at > 0
+
+
+def test_the_brute_force_finds_what_a_wrong_search_misses() -> None:
+    problem = BY_NAME["2+2 gpus"]
+    every = BruteForce(problem.task())
+    assert every.faster_than(1.5 * best_of(problem.name).seconds) <= best_of(problem.name).seconds * (1 + 1e-9)
+    assert every.best is not None
+
+
+@pytest.mark.parametrize("name", [problem.name for problem in SMALL[::5]])
+def test_auto_is_never_slower_than_a_strategy(name: str) -> None:
+    for strategy in ("holmes", "megatron", "flashflex"):
+        try:
+            other, _ = search(BY_NAME[name].task(f"parallel={strategy}"))
+        except PlanRefusedError:
+            continue
+        assert best_of(name).seconds <= other.seconds * (1 + 1e-9), strategy
+
+
+MEDIUM = (
+    Problem("8+8", (("a100-80g", "hdr200", (4, 4)), ("v100", "roce100", (4, 4))), layers=16, batch=64),
+    Problem("4+12", (("a100-80g", "hdr200", (4,)), ("v100", "roce100", (4, 4, 4))), layers=16, batch=64),
+    Problem("like GPUs", (("a100-80g", "hdr200", (8,)), ("a100-80g", "roce100", (8,))), layers=24, batch=96),
+)
+BOUND = 1.5
+"""What 16 GPUs lose at most against a step in which every GPU computes all the time: filling, sync and hops."""
+
+
+@pytest.mark.parametrize("problem", MEDIUM, ids=lambda problem: problem.name)
+def test_sixteen_gpus_come_near_to_a_bound_that_nothing_beats(problem: Problem) -> None:
+    task = problem.task("parallel.leave_nodes_out=false")
+    found, _ = search(task)
+    space = Space(task)
+    bound = min(space.work_bound(size, problem.batch // size) for size in (1, 2, 4, 8))
+    assert bound <= found.seconds <= BOUND * bound
+
+
+@pytest.mark.parametrize("name", ["mix_16", "readme_setup2_32"])
+def test_we_beat_the_bar_under_flashflex_own_model(name: str) -> None:
+    row = flashflex.compare(name)
+    assert row["ours"] > row["bar"] > row["published"]
+    assert row["ours"] >= row["identical"]
+    assert row["ours"] > row["flashflex"]
+
+
+def test_the_model_gives_the_reference_figures() -> None:
+    stage = flashflex_model.StageOf
+    model = flashflex_model.Model("mix_16")
+    two = model.step_seconds([[stage("A100/0", "A100", 1, 16)] * 2] * 4, [16] * 4)
+    four = model.step_seconds([[stage("A100/0", "A100", 1, 8)] * 4] * 2, [32] * 2)
+    assert (two, four) == (pytest.approx(11.236, rel=1e-3), pytest.approx(11.541, rel=1e-3))
+    model = flashflex_model.Model("readme_setup2_32")
+    cut = [("3080Ti", 3), ("3080Ti", 3), ("3090", 4), ("3090", 4), ("4090", 9), ("4090", 9)]
+    mixed = model.step_seconds([[stage(f"{gpu}/0", gpu, 1, layers) for gpu, layers in cut]] * 4, [30] * 4)
+    assert mixed == pytest.approx(35.424, rel=0.01)
