@@ -19,7 +19,7 @@ from holmes_hpc.planner.explain.render import limit_lines
 from holmes_hpc.planner.explain.restore import restore
 from holmes_hpc.planner.explain.retrace import retrace
 from holmes_hpc.planner.predict import predict
-from holmes_hpc.planner.traffic import busy_seconds
+from holmes_hpc.planner.traffic import busy_seconds, loads
 from holmes_hpc.values import ActionKind, Plan
 from tests.run_folders import make_run, metric
 
@@ -58,10 +58,10 @@ def test_bytes_by_network_are_those_worked_out_by_hand():
 def test_a_link_is_as_busy_as_its_bytes_and_rate_say():
     config, chosen = made(*TWO_STAGES, *SLOW)
     task, layout = restore(config, chosen)
-    busy = busy_seconds(task, layout)
+    busy = busy_seconds(loads(task, layout))
     # Two pipelines a node, two messages each way of 256 KiB, at a little less than 1 Gb/s.
     assert busy["ib/0", "out ethernet"] == pytest.approx(2 * 2 * 4 * 128 * 128 * 4 * 8 / 1e9, rel=0.15)
-    assert busy["ib/0", "out ethernet"] == busy["roce/1", "in ethernet"]
+    assert busy["ib/0", "out ethernet"] == busy["roce/0", "in ethernet"]
     links = dict(explain(config, chosen).limits.links)
     assert links["Ethernet of ib/0, sending"] == pytest.approx(
         busy["ib/0", "out ethernet"] / chosen.predicted.step_seconds)
@@ -185,6 +185,16 @@ def test_long_steps_are_shortened():
     # The end of the step is not shortened: the same sums, as long.
     assert sum(t.end - t.start for t in short.transfers if t.kind is ActionKind.REDUCE) == pytest.approx(
         sum(t.end - t.start for t in whole.transfers if t.kind is ActionKind.REDUCE))
+
+
+def test_folded_ranks_wait_as_long():
+    config, chosen = made(*TWO_STAGES, "cluster.partitions.ib.gpus_per_node=4", "cluster.partitions.roce.gpus_per_node=4",
+                          "parallel.tensor=2")
+    task, layout = restore(config, chosen)
+    whole, folded = (retrace(task, layout, chosen.schedule, folded=each) for each in (False, True))
+    assert folded.step_seconds == pytest.approx(whole.step_seconds)
+    assert sum(folded.stands_for.values()) == sum(whole.stands_for.values()) == 16
+    assert len({rank for rank, *_ in folded.records}) < len({rank for rank, *_ in whole.records})
 
 
 def test_the_panel_holds_what_was_simulated():

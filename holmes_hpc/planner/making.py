@@ -14,7 +14,7 @@ from holmes_hpc.planner.priced import Priced
 from holmes_hpc.planner.schedules import make_schedule, slow_hops, transfers
 from holmes_hpc.planner.search import search
 from holmes_hpc.planner.settings import PlanSettings, Task
-from holmes_hpc.planner.traffic import busy_seconds, network_bytes
+from holmes_hpc.planner.traffic import loads, network_bytes
 from holmes_hpc.values import ActionKind, NetworkBytes, Plan, RankPlace, Rejected
 
 _HERE = ("emulated", "local")
@@ -77,7 +77,7 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
 
 
 def _bytes_by_network(task: Task, layout: Layout) -> tuple[NetworkBytes, ...]:
-    sent = network_bytes(task, busy_seconds(task, layout))
+    sent = network_bytes(task, loads(task, layout))
     return tuple(NetworkBytes(network, round(sent[network])) for network in sorted(sent))
 
 

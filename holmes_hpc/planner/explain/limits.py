@@ -11,7 +11,7 @@ from holmes_hpc.planner.memory import RankMemory, peaking_rank
 from holmes_hpc.planner.network_cost import Resource
 from holmes_hpc.planner.predict import Layout, core_pools, memory_parts, observe
 from holmes_hpc.planner.settings import Task
-from holmes_hpc.planner.traffic import busy_seconds, resource_words
+from holmes_hpc.planner.traffic import resource_words
 from holmes_hpc.values import ActionKind, ScheduleChoice
 
 _FULL = 0.85
@@ -55,28 +55,30 @@ class Limits:
     memory: tuple[MemoryRow, ...]
 
 
-def find_limits(task: Task, layout: Layout, choice: ScheduleChoice, step_seconds: float) -> Limits:
-    """Return what limits a layout whose step was predicted to take `step_seconds`."""
+def find_limits(task: Task, layout: Layout, choice: ScheduleChoice, busy: Mapping[Resource, float],
+                step_seconds: float) -> Limits:
+    """Return what limits a layout whose step was predicted to take `step_seconds`; `busy` are those of its links."""
     timeline, peaks = observe(task, layout, choice)
     memory = memory_parts(task, layout, peaks)
-    trace = retrace(task, layout, choice)
+    trace = retrace(task, layout, choice, folded=True)
     sums = _waits_for_sums(trace)
     compute = sum(timeline.busy_seconds.values()) / task.cluster.world_size / step_seconds
-    mean_sums = min(1 - compute, sum(sums.values()) / len(sums) / step_seconds)
+    waited = sum(seconds * trace.stands_for[rank] for rank, seconds in sums.items())
+    mean_sums = min(1 - compute, waited / sum(trace.stands_for.values()) / step_seconds)
     shares = Shares(compute, max(0.0, 1 - compute - mean_sums), mean_sums)
     busiest = max(timeline.busy_seconds, key=lambda rank: (timeline.busy_seconds[rank], -rank))
     busiest_share = timeline.busy_seconds[busiest] / step_seconds
-    links = sorted(busy_seconds(task, layout).items(), key=lambda item: (-item[1], item[0]))
+    links = sorted(busy.items(), key=lambda item: (-item[1], item[0]))
     capacity = {node.slot: task.machine.memory_gib(node) for node in task.cluster.nodes}
     peak, part = peaking_rank(memory, task.cluster, capacity)
     cores = _busiest_cores(task, timeline.busy_seconds)
     verdict = (f"the CPU cores of {cores[0]}, which the ranks share" if cores and cores[1] >= _FULL * step_seconds else
                _verdict(task, layout, shares, busiest, busiest_share,
-                        [(key, busy / step_seconds) for key, busy in links[:1]]))
+                        [(key, seconds / step_seconds) for key, seconds in links[:1]]))
     return Limits(
         verdict,
         shares, busiest, busiest_share,
-        tuple((resource_words(key, task.cluster), busy / step_seconds) for key, busy in links),
+        tuple((resource_words(key, task.cluster), seconds / step_seconds) for key, seconds in links),
         peak, part, _memory_rows(task, memory, capacity, peak))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from holmes_hpc.planner.folding import fold
 from holmes_hpc.planner.network_cost import Resource
 from holmes_hpc.planner.predict import Layout, core_pools, price, with_gathers
 from holmes_hpc.planner.replicas import find_replicas
@@ -39,20 +41,25 @@ class Trace:
 
     `gather_waits` says how long a rank's forwards waited inside for parameters. `microbatches` is how many of its own
     each pipeline ran: fewer than planned, where the step was shortened. Of replicas that do the same at the same time
-    only one is in it.
+    only one is in it, and a traced rank `stands_for` so many.
     """
 
     step_seconds: float
     records: Sequence[Record]
     transfers: Sequence[Transfer]
     gather_waits: Mapping[int, float]
+    stands_for: Mapping[int, int]
     microbatches: tuple[int, ...]
     shortened: bool
 
 
-def retrace(task: Task, layout: Layout, choice: ScheduleChoice, most_actions: int = MOST_ACTIONS) -> Trace:
-    """Simulate a step of a layout and return everything that was seen, of at most about `most_actions` actions."""
-    few, own, prices = _without_replicas(task, layout, choice)
+def retrace(task: Task, layout: Layout, choice: ScheduleChoice, most_actions: int = MOST_ACTIONS, *,
+            folded: bool = False) -> Trace:
+    """Simulate a step of a layout and return everything that was seen, of at most about `most_actions` actions.
+
+    With `folded`, one rank is traced for all that do the same on the same node, which takes less time.
+    """
+    few, own, prices, stands_for = _without_replicas(task, layout, choice, folded)
     counts = tuple(pipeline.microbatches for pipeline in few.pipelines)
     short = _shorten(few, own, most_actions)
     schedule = with_gathers(make_schedule(short.pipelines, short.groups, short.reductions, own), short.reductions,
@@ -62,16 +69,23 @@ def retrace(task: Task, layout: Layout, choice: ScheduleChoice, most_actions: in
                 else start, end) for rank, action, start, end in timeline.records]
     now = tuple(pipeline.microbatches for pipeline in short.pipelines)
     return Trace(timeline.step_seconds, records, [_transfer(prices, *each) for each in timeline.transfers],
-                 _gather_waits(prices, records), now, now != counts)
+                 _gather_waits(prices, records), stands_for, now, now != counts)
 
 
-def _without_replicas(task: Task, layout: Layout, choice: ScheduleChoice
-                      ) -> tuple[Layout, ScheduleChoice, Prices]:
+def _without_replicas(task: Task, layout: Layout, choice: ScheduleChoice, folded: bool
+                      ) -> tuple[Layout, ScheduleChoice, Prices, Mapping[int, int]]:
     if core_pools(task)[0]:
-        return layout, choice, price(task, layout)
+        return layout, choice, price(task, layout), dict.fromkeys(range(task.cluster.world_size), 1)
     replicas = find_replicas(task.cluster, layout.pipelines)
     few = dataclasses.replace(layout, pipelines=replicas.picked, reductions=replicas.restrict(layout.reductions))
-    return few, _of_pipelines(choice, replicas.chosen), replicas.fill_trunks(price(task, few))
+    own, prices = _of_pipelines(choice, replicas.chosen), replicas.fill_trunks(price(task, few))
+    same = replicas.rank_like()
+    if not folded:
+        return few, own, prices, Counter(same.values())
+    less = fold(few.pipelines, few.groups, few.reductions, prices, lambda rank: task.cluster.node_of(rank).slot,
+                turns=choice.turns)
+    few = dataclasses.replace(few, pipelines=less.pipelines, groups=less.groups, reductions=less.reductions)
+    return few, _of_pipelines(own, less.kept), less.prices, Counter(less.rank_like[rank] for rank in same.values())
 
 
 def _of_pipelines(choice: ScheduleChoice, chosen: Sequence[int]) -> ScheduleChoice:
