@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 from holmes_hpc.cluster.cluster import LOCAL, ClusterDescription, Node
 from holmes_hpc.cluster.gpus import Gpu, gpu
@@ -92,6 +94,11 @@ class Machine:
         if self.gpu(node).name != "cpu":
             return memory
         return memory / (self.cluster.world_size if self.has_real_emulation else node.gpus)
+
+    @cached_property
+    def derived(self) -> dict[Any, Any]:
+        """Room for what a planner derives from this machine and asks for many thousand times."""
+        return {}
 
     def link(self, network: str, node_a: Node, node_b: Node) -> LinkRate:
         """Return what a pair of ranks has over a network, by one NIC, with nothing else under way.
