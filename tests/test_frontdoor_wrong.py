@@ -104,7 +104,6 @@ WRONG = [
     Wrong([MIXED, "hydra.searchpath=[/no/such/folder]"], ("no folder '/no/such/folder'",)),
     Wrong([MIXED, "hydra.searchpath=site"], ("expected a list of folders",)),
     Wrong([MIXED, "output=megatron", "parallel.schedule=zero_bubble"], ("output=megatron", "1f1b")),
-    Wrong([MIXED, "output=megatron", "parallel=holmes", "cluster.partitions.ib.nodes=3"], ("data-parallel degrees",)),
     Wrong([MIXED, "output_folder=out"], ("output_folder=out", "output=megatron")),
     Wrong([MIXED, "picture=plan.txt"], ("picture=plan.txt", ".png")),
     # a sweep: nothing starts when one of its jobs is wrong
