@@ -1,0 +1,176 @@
+"""The parts of the search, each against something slower and simpler; and what must hold whatever the cluster is."""
+
+import dataclasses
+import itertools
+import random
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.asymmetric import Space
+from holmes_hpc.planner.fleets import Knapsack, share_microbatches
+from holmes_hpc.planner.kinds import Kind, node_kinds, on_nodes
+from holmes_hpc.planner.making import assemble
+from holmes_hpc.planner.placement import place, used_slots
+from holmes_hpc.planner.schedules import build_schedule
+from holmes_hpc.planner.search import choose, search
+from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.templates import Template, cut_layers
+from holmes_hpc.planner.validation import schedule_problems
+from holmes_hpc.planner.work import Work
+from holmes_hpc.values import Plan
+from tests.planner_problems import Problem, make_cluster
+
+FABRIC = st.tuples(st.sampled_from(["a100-80g", "v100", "t4"]), st.sampled_from(["hdr200", "roce100", "eth25"]),
+                   st.lists(st.integers(1, 3), min_size=1, max_size=2).map(tuple))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(1, 4), st.integers(4, 9))
+def test_layers_are_cut_as_an_exhaustive_search_cuts_them(data: st.DataObject, depth: int, layers: int) -> None:
+    seconds = st.floats(0.1, 3.0)
+    layer = [data.draw(seconds) for _ in range(depth)]
+    end = [data.draw(st.floats(0.0, 2.0)) for _ in range(depth)]
+    caps = [data.draw(st.integers(0, 9)) for _ in range(depth)]
+    cuts = [cut for cut in itertools.product(*(range(1, cap + 1) for cap in caps)) if sum(cut) == layers]
+    found, good = cut_layers(numpy.array([layer]), numpy.array([end]), numpy.array([caps], dtype=float), layers)
+    assert bool(good[0]) == bool(cuts)
+    if cuts:
+        best = min(max(n * x + e for n, x, e in zip(cut, layer, end, strict=True)) for cut in cuts)
+        assert tuple(found[0]) in cuts
+        assert max(n * x + e for n, x, e in zip(found[0], layer, end, strict=True)) == pytest.approx(best)
+
+
+def template(kind: int, tensor: int, count: int, period: float, fill: float) -> Template:
+    return Template(((kind, tensor, count),), (1,) * count, period, period + fill, 0.0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6))
+def test_the_knapsack_finds_the_best_multiset(seed: int) -> None:
+    draw = random.Random(seed)
+    kinds = kinds_of((4,), (3,))
+    templates = [template(draw.randrange(2), 1, draw.randint(1, 3), draw.uniform(0.5, 2), draw.uniform(0, 3))
+                 for _ in range(5)] + [template(0, 1, 1, 3.0, 0.5), template(1, 1, 1, 4.0, 0.5)]
+    microbatches = draw.randint(8, 20)
+    best = min((fleet.seconds for multiset in multisets(templates, kinds)
+                if (fleet := share_microbatches(multiset, [0.0] * len(multiset), microbatches))), default=None)
+    sack = Knapsack(kinds, templates, [0.0] * len(templates), microbatches)
+    found = next(iter(sack.fleets(best or 1.0, may_idle=False)), None)
+    assert (found is None) == (best is None)
+    if found is not None and best is not None:
+        assert found.gpus(2) == (4, 3)
+        assert sum(count for _, count in found.pipelines) == microbatches
+        assert best <= found.seconds * (1 + 1e-9) <= best * 1.002
+
+
+def kinds_of(*counts: tuple[int, ...]) -> tuple[Kind, ...]:
+    cluster = make_cluster("k", tuple((gpu, "hdr200", each) for gpu, each in zip(("a100-80g", "v100"), counts,
+                                                                               strict=True)), 25.0)
+    return tuple(Kind((node,)) for node in cluster.nodes)
+
+
+def multisets(templates: list[Template], kinds: tuple[Kind, ...]) -> list[list[Template]]:
+    """All multisets that take all GPUs."""
+    found = []
+
+    def extend(chosen: list[Template], first: int, left: tuple[int, ...]) -> None:
+        if not any(left):
+            found.append(chosen)
+        for i in range(first, len(templates)):
+            rest = tuple(a - b for a, b in zip(left, templates[i].gpus(len(kinds)), strict=True))
+            if min(rest) >= 0:
+                extend([*chosen, templates[i]], i, rest)
+
+    extend([], 0, tuple(kind.total_gpus for kind in kinds))
+    return found
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(FABRIC, min_size=1, max_size=3), st.integers(1, 5), st.integers(2, 12), st.booleans(),
+       st.sampled_from(["auto", "flashflex"]))
+def test_plans_hold_together_on_any_cluster(fabrics: list[tuple[str, str, tuple[int, ...]]], layers: int, batch: int,
+                                            tied: bool, strategy: str) -> None:
+    task = Problem("any", tuple(fabrics), layers, batch, hidden=256, sequence=128, tied=tied).task(
+        f"parallel={strategy}")
+    try:
+        best, rejected = search(task)
+    except PlanRefusedError:
+        return
+    made = assemble(task, best, rejected)
+    check(task, made)
+    again, _ = search(task)
+    assert again.layout == best.layout
+
+
+def check(task: Task, made: Plan) -> None:
+    assert Plan.from_json(made.to_json()) == made
+    assert made.world_size == len(made.ranks)
+    assert {place.slot for place in made.ranks} <= {node.slot for node in task.cluster.nodes}
+    assert {rank for p in made.pipelines for s in p.stages for rank in s.ranks} == set(range(made.world_size))
+    for pipeline in made.pipelines:
+        held = [n for s in pipeline.stages for n in range(s.first_layer, s.first_layer + s.num_layers)]
+        assert held == list(range(task.architecture.num_layers))
+    assert sum(p.microbatches for p in made.pipelines) * made.micro_batch_size == made.global_batch_size
+    assert schedule_problems(made.pipelines, made.reductions, build_schedule(made)) == []
+    for place_of, need in zip(made.ranks, made.predicted.memory_gib_per_rank, strict=True):
+        node = next(node for node in task.cluster.nodes if node.slot == place_of.slot)
+        assert need <= task.machine.memory_gib(node)
+
+
+def test_equal_nodes_in_another_order_give_the_same_step() -> None:
+    task = Problem("order", (("a100-80g", "hdr200", (2, 2)), ("v100", "roce100", (2,)))).task()
+    nodes = task.cluster.nodes
+    other = dataclasses.replace(task.cluster, nodes=(nodes[1], nodes[2], nodes[0]))
+    moved = dataclasses.replace(task, cluster=other, machine=dataclasses.replace(task.machine, cluster=other))
+    assert search(moved)[0].seconds == pytest.approx(search(task)[0].seconds, rel=1e-9)
+
+
+def test_a_slow_node_is_left_out_only_when_asked() -> None:
+    problem = Problem("slow", (("a100-80g", "hdr200", (2,)), ("t4", "eth25", (1,))), ethernet_gbps=1)
+    assert search(problem.task())[0].task.cluster.world_size == 2
+    made, rejected = search(problem.task("parallel.leave_nodes_out=false"))
+    assert made.task.cluster.world_size == 3
+    plan = assemble(problem.task(), *search(problem.task()))
+    assert any("f1/0" in note for note in plan.notes)
+
+
+def test_ranks_of_some_nodes_are_numbered_anew() -> None:
+    task = Problem("some", (("a100-80g", "hdr200", (2, 3)), ("v100", "roce100", (2,)))).task()
+    some = on_nodes(task, ["f0/1", "f1/0"])
+    assert [some.cluster.ranks_of(node) for node in some.cluster.nodes] == [(0, 1, 2), (3, 4)]
+    assert on_nodes(task, [node.slot for node in task.cluster.nodes]) is task
+
+
+def test_what_the_engine_lacks_is_chosen_only_alone() -> None:
+    found, _ = search(Problem("two", (("a100-80g", "hdr200", (2,)),)).task())
+    slower = dataclasses.replace(found, predicted=dataclasses.replace(found.predicted, step_seconds=9.0))
+    faster = dataclasses.replace(found, missing=("magic",))
+    assert choose([faster, slower]) is slower
+    assert choose([faster]) is faster
+
+
+def test_the_budget_counts_work_and_not_time() -> None:
+    task = Problem("8", (("a100-80g", "hdr200", (4,)), ("v100", "roce100", (4,))), layers=8, batch=16).task()
+    short = dataclasses.replace(task, settings=task.settings.replace(search_seconds=0.05))
+    assert Work(2.0, 8).units > Work(0.1, 8).units
+    assert search(short)[0].layout == search(short)[0].layout
+    assert search(short)[0].seconds >= search(task)[0].seconds * (1 - 1e-9)
+
+
+def test_placement_takes_all_gpus_of_the_used_nodes() -> None:
+    task = Problem("place", (("a100-80g", "hdr200", (4, 4)), ("v100", "roce100", (4,))), layers=8, batch=16).task()
+    space = Space(task)
+    assert node_kinds(task)[0].total_gpus == 8
+    fleet = share_microbatches([Template(((0, 2, 2), (1, 1, 2)), (2, 2, 2, 2), 1.0, 4.0, 0.0)] * 2, [0.0, 0.0], 16)
+    assert fleet is not None
+    cluster = task.cluster.only(used_slots(fleet, space.kinds))
+    for together in (True, False):
+        pipelines = place(fleet, space.kinds, cluster, stages_together=together)
+        assert pipelines is not None
+        ranks = [rank for p in pipelines for s in p.stages for rank in s.ranks]
+        assert sorted(ranks) == list(range(12))
+        assert all(len({cluster.node_of(r).slot for r in s.ranks}) == 1 for p in pipelines for s in p.stages)
