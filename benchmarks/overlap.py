@@ -36,7 +36,7 @@ COMMON = (
     "+cluster=uniform", "cluster.gpus_per_node=1", "parallel=holmes", "parallel.micro_batch_size=2",
     "model.num_layers=8", "model.hidden_size=256", "model.num_heads=4", "model.vocab_size=512",
     "model.sequence_length=256", "model.tied_embeddings=false", "train.validate_every=0", "train.validation_samples=1",
-    "train.timeline_every=1", "optimizer.weight_decay=0.1",
+    "train.timeline_every=1", "optimizer.weight_decay=0.1", "optimizer.lr=3e-4",
 )
 OFF = ("parallel.overlap_grad_reduce=false", "parallel.overlap_param_gather=false")
 CONTESTANTS = {
