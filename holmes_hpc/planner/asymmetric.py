@@ -30,6 +30,7 @@ _MOST_PROPOSED = 60
 _MOST_MESHES = 24
 _MOST_MICRO_BATCH = 32
 _FEW_RANKS = 8
+_FAR_BEHIND = 1.25
 RECOMPUTATIONS = ("none", "selective", "full")
 
 
@@ -196,15 +197,21 @@ def _proposals(task: Task, strategy: str, best: float) -> tuple[list[Proposal], 
 
 
 def search_fleets(space: Space, limit: float = float("inf")) -> list[Found]:
-    """Return the fleets found for every micro-batch size that may be faster than `limit` seconds, fastest first."""
+    """Return the fleets found for every micro-batch size that may be faster than `limit` seconds, fastest first.
+
+    Sizes rise, and the search ends where the best of one is far behind the best so far: filling grows with the size.
+    """
     found: list[Found] = []
     for size in micro_batch_sizes_of(space.task):
         microbatches = space.task.settings.global_batch_size // size
         if space.work_bound(size, microbatches) > limit:
             continue
+        best_of_size = float("inf")
         for fleet in _fleets(space, space.templates(size), microbatches, limit):
             found.append(Found(fleet, size))
-            limit = min(limit, fleet.seconds)
+            limit, best_of_size = min(limit, fleet.seconds), min(best_of_size, fleet.seconds)
+        if limit < float("inf") and best_of_size > _FAR_BEHIND * limit and space.task.cluster.world_size > _FEW_RANKS:
+            break
     return sorted(found, key=lambda each: each.fleet.seconds)
 
 
@@ -218,6 +225,8 @@ def _mesh_proposals(space: Space, strategy: str, best: float) -> Iterator[Propos
             continue
         meshes = price_meshes(space.pricing, space.kinds, space.degrees, space.num_layers, task.settings.pipeline,
                               size, microbatches, may_idle=task.settings.leave_nodes_out)
+        if meshes and meshes[0].seconds > _FAR_BEHIND * best and task.cluster.world_size > _FEW_RANKS:
+            break
         found += [(mesh, size) for mesh in meshes[:_MOST_MESHES]]
         best = min([best, *(mesh.seconds for mesh in meshes[:1])])
     for mesh, size in sorted(found, key=lambda each: (each[0].seconds, each[1]))[:_MOST_MESHES]:
