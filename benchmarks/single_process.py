@@ -38,7 +38,7 @@ from holmes_hpc.runs import RunFolder
 OPTIONS = (
     "+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=1", "parallel.micro_batch_size=2",
     "train.global_batch_size=4", "train.timeline_every=0", "model.num_layers=8", "model.hidden_size=256",
-    "model.num_heads=4", "model.vocab_size=512", "model.sequence_length=256", "train.steps=1000",
+    "model.num_heads=4", "model.vocab_size=512", "model.sequence_length=256", "train.steps=1000", "optimizer.lr=3e-4",
 )
 Step = Callable[[int], float]
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from holmes_hpc import __version__
 from holmes_hpc.resources import put_analysis_first
 
-HYDRA_VERBS = {"train": "holmes_hpc.train", "plan": "holmes_hpc.plan", "doctor": "holmes_hpc.doctor"}
+HYDRA_VERBS = {"train": "holmes_hpc.train", "plan": "holmes_hpc.plan", "doctor": "holmes_hpc.doctor",
+               "probe": "holmes_hpc.probe"}
 """Verbs that compose a configuration, and their modules, each with a COMMAND."""
 
 PLAIN_VERBS = {"jobs": "holmes_hpc.jobs", "logs": "holmes_hpc.logs", "compare": "holmes_hpc.compare",
@@ -25,6 +26,7 @@ usage: holmes VERB [arguments]
   train +cluster=NAME [overrides]    plan one job over all partitions of the cluster, launch it, train
   plan +cluster=NAME [overrides]     print the plan and the rejected alternatives, launch nothing
   doctor [+cluster=NAME]             check this machine: one line a finding, with the remedy
+  probe +cluster=NAME [overrides]    measure the links between the cluster's nodes
   throughput RUN...                  tables and pictures of finished or running runs
   jobs [RUN...] [--watch]            state, step, tokens/s and loss of submitted runs
   logs RUN [--rank N] [--follow]     what a run's batch script and ranks wrote

@@ -52,6 +52,13 @@ def series(world: World) -> list[tuple[float, float]]:
     return [(row["loss"], row["grad_norm"]) for row in world.rows]
 
 
+def with_synchronization(made: Plan, *switches: bool) -> Plan:
+    """Return the same plan with other switches: made anew, it might choose another layout, which rounds otherwise."""
+    changed = dataclasses.replace(made, synchronization=Synchronization(*switches, made.synchronization.bucket_mib))
+    digest = build_schedule(changed).digest()
+    return dataclasses.replace(changed, schedule=dataclasses.replace(changed.schedule, digest=digest))
+
+
 def switched(overlap: bool) -> list[str]:
     value = str(overlap).lower()
     return [f"parallel.overlap_grad_reduce={value}", f"parallel.overlap_param_gather={value}"]
@@ -62,12 +69,11 @@ def test_overlap_changes_no_bit_and_sharding_only_rounding(name: str, tmp_path: 
     layout = LAYOUTS[name]
     model = [option for option in layout if option.startswith("model.")]
     alone = train_world(tmp_path, [*ONE, *model])
-    on = train_world(tmp_path, [*layout, *switched(True)])
-    off = train_world(tmp_path, [*layout, *switched(False)])
-    plain = train_world(tmp_path, [*layout, "optimizer.sharded=false", "parallel.overlap_grad_reduce=false"])
-    plain_overlapped = train_world(tmp_path, [*layout, "optimizer.sharded=false"])
+    on = train_world(tmp_path, layout)
     assert on.plan.synchronization == Synchronization(True, True, True, 0.004)
-    assert not plain.plan.synchronization.overlap_param_gather
+    off, plain, plain_overlapped = (
+        train_world(tmp_path, layout, made=with_synchronization(on.plan, *switches))
+        for switches in ((True, False, False), (False, False, False), (False, True, False)))
     assert series(on) == series(off)
     assert on.rows[-1]["validation_loss"] == off.rows[-1]["validation_loss"], "validation sees gathered parameters"
     assert series(plain) == series(plain_overlapped)
@@ -171,7 +177,8 @@ def test_low_precision_follows_float32(precision: str, tmp_path: Path) -> None:
     expected = train_world(tmp_path, [*ONE, TIED, *options])
     alone = train_world(tmp_path, [*ONE, TIED, *low])
     found = train_world(tmp_path, [*LAYOUTS["pp2-dp2-tied"], *low], entries_of)
-    off = train_world(tmp_path, [*LAYOUTS["pp2-dp2-tied"], *low, *switched(False)])
+    off = train_world(tmp_path, [*LAYOUTS["pp2-dp2-tied"], *low],
+                      made=with_synchronization(found.plan, True, False, False))
     assert series(found) == series(off)
     for theirs, (loss, norm) in zip((alone, expected), TOLERANCES[precision], strict=True):
         for mine, other in zip(found.rows, theirs.rows, strict=True):

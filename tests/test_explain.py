@@ -19,7 +19,7 @@ from holmes_hpc.planner.explain.render import limit_lines
 from holmes_hpc.planner.explain.restore import restore
 from holmes_hpc.planner.explain.retrace import retrace
 from holmes_hpc.planner.predict import predict
-from holmes_hpc.planner.traffic import busy_seconds
+from holmes_hpc.planner.traffic import busy_seconds, loads
 from holmes_hpc.values import ActionKind, Plan
 from tests.run_folders import make_run, metric
 
@@ -58,10 +58,10 @@ def test_bytes_by_network_are_those_worked_out_by_hand():
 def test_a_link_is_as_busy_as_its_bytes_and_rate_say():
     config, chosen = made(*TWO_STAGES, *SLOW)
     task, layout = restore(config, chosen)
-    busy = busy_seconds(task, layout)
+    busy = busy_seconds(loads(task, layout))
     # Two pipelines a node, two messages each way of 256 KiB, at a little less than 1 Gb/s.
     assert busy["ib/0", "out ethernet"] == pytest.approx(2 * 2 * 4 * 128 * 128 * 4 * 8 / 1e9, rel=0.15)
-    assert busy["ib/0", "out ethernet"] == busy["roce/1", "in ethernet"]
+    assert busy["ib/0", "out ethernet"] == busy["roce/0", "in ethernet"]
     links = dict(explain(config, chosen).limits.links)
     assert links["Ethernet of ib/0, sending"] == pytest.approx(
         busy["ib/0", "out ethernet"] / chosen.predicted.step_seconds)
@@ -75,8 +75,11 @@ def test_shares_add_up_and_agree_with_the_prediction():
     assert min(mean.compute, mean.neighbours, mean.sums) > 0
 
 
+ALONE = ["optimizer.sharded=false", "parallel.overlap_grad_reduce=false", "parallel.overlap_param_gather=false"]
+
+
 def test_sums_are_what_ranks_wait_for_after_their_last_backward():
-    config, chosen = made(*TWO_STAGES)
+    config, chosen = made(*TWO_STAGES, *ALONE)
     task, layout = restore(config, chosen)
     trace = retrace(task, layout, chosen.schedule)
     assert trace.step_seconds == pytest.approx(chosen.predicted.step_seconds, rel=0.05)
@@ -92,7 +95,7 @@ def test_sums_are_what_ranks_wait_for_after_their_last_backward():
     ([*TWO_STAGES, "model.hidden_size=1024", "train.global_batch_size=256", "parallel.schedule=zero_bubble",
       "parallel.warmup_extra=8", "cluster.partitions.ib.ethernet_gbps=1", "cluster.partitions.roce.ethernet_gbps=1"],
      "Ethernet of "),
-    ([*TWO_STAGES, "model.vocab_size=65536", "model.hidden_size=1024", "train.global_batch_size=16"], "sums of gradients over ib and roce"),
+    ([*TWO_STAGES, "model.vocab_size=65536", "model.hidden_size=1024", "train.global_batch_size=16"], "sums of gradients over ib, roce"),
     ([*TWO_STAGES, "model.num_layers=8", "model.hidden_size=2048", "parallel.layer_split=[7,1]",
       "train.global_batch_size=128", "model.sequence_length=1024"], "the computing of stage 0"),
     ([*TWO_STAGES, *SLOW, "train.global_batch_size=16"], "the bubble"),
@@ -121,11 +124,14 @@ def test_changes_name_what_is_open():
     assert "untied embeddings" in tied
     assert len(tied) <= MOST_CHANGES
     assert list(tied.values()) == sorted(tied.values(), reverse=True) and min(tied.values()) >= 0.01
-    untied = changes(MIXED, "parallel=megatron", *SLOW, "model.tied_embeddings=false")
-    assert "untied embeddings" not in untied
+    untied = changes(MIXED, "parallel=megatron", "model=gpt2_small", "parallel.pipeline=4", "train.precision=bfloat16",
+                     "model.tied_embeddings=false", "train.global_batch_size=256",
+                     "parallel.overlap_grad_reduce=true", "parallel.overlap_param_gather=true")
+    assert not {"untied embeddings", "bfloat16"} & set(untied)
     assert any(words.startswith("the schedule zero_bubble") for words in untied)  # the baseline asks for 1F1B
-    assert "micro-batches of 4 instead of 8" in changes(*TWO_STAGES[:3], "parallel.micro_batch_size=8",
-                                                           "model.hidden_size=1024")
+    assert "micro-batches of 8 instead of 16" in changes(
+        "+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=4", "model=gpt2_small", "train.precision=bfloat16",
+        "parallel.pipeline=4", "parallel.micro_batch_size=16")
 
 
 def test_what_does_not_fit_into_memory_is_no_change():
@@ -179,6 +185,16 @@ def test_long_steps_are_shortened():
     # The end of the step is not shortened: the same sums, as long.
     assert sum(t.end - t.start for t in short.transfers if t.kind is ActionKind.REDUCE) == pytest.approx(
         sum(t.end - t.start for t in whole.transfers if t.kind is ActionKind.REDUCE))
+
+
+def test_folded_ranks_wait_as_long():
+    config, chosen = made(*TWO_STAGES, "cluster.partitions.ib.gpus_per_node=4", "cluster.partitions.roce.gpus_per_node=4",
+                          "parallel.tensor=2")
+    task, layout = restore(config, chosen)
+    whole, folded = (retrace(task, layout, chosen.schedule, folded=each) for each in (False, True))
+    assert folded.step_seconds == pytest.approx(whole.step_seconds)
+    assert sum(folded.stands_for.values()) == sum(whole.stands_for.values()) == 16
+    assert len({rank for rank, *_ in folded.records}) < len({rank for rank, *_ in whole.records})
 
 
 def test_the_panel_holds_what_was_simulated():

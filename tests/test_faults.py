@@ -170,3 +170,21 @@ def test_interrupt_ends_the_run_with_130(running: Running) -> None:
     assert "Traceback" not in stderr
     assert json.loads((running.folder / "result.json").read_text())["status"] == "failed"
     wait_for(lambda: nothing_left(running), 5, "all ranks gone")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+def test_disk_that_fills_up_in_mid_run_is_named_and_the_result_written(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", str(small)], check=True)
+    try:
+        done = subprocess.run(command("train", [*LONG, f"run.folder={small}"]), cwd=tmp_path, env=environment(),
+                              capture_output=True, text=True, timeout=120, check=False)
+        results = [json.loads(path.read_text()) for path in small.glob("*/*/result.json")]
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert done.returncode == 1
+    assert "the disk or the quota" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [result["status"] for result in results] == ["failed"]
+    assert "full" in results[0]["error"]

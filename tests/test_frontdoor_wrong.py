@@ -104,7 +104,6 @@ WRONG = [
     Wrong([MIXED, "hydra.searchpath=[/no/such/folder]"], ("no folder '/no/such/folder'",)),
     Wrong([MIXED, "hydra.searchpath=site"], ("expected a list of folders",)),
     Wrong([MIXED, "output=megatron", "parallel.schedule=zero_bubble"], ("output=megatron", "1f1b")),
-    Wrong([MIXED, "output=megatron", "parallel=holmes", "cluster.partitions.ib.nodes=3"], ("data-parallel degrees",)),
     Wrong([MIXED, "output_folder=out"], ("output_folder=out", "output=megatron")),
     Wrong([MIXED, "picture=plan.txt"], ("picture=plan.txt", ".png")),
     # a sweep: nothing starts when one of its jobs is wrong
@@ -123,7 +122,8 @@ WRONG = [
     planned(["model=gpt_145_6b", "parallel=holmes"], "memory"),
     # what only shows at the start
     trained(["launch.mode=slurm"], "launch.mode=slurm"),
-    trained(["parallel=megatron", "parallel.schedule=zero_bubble"], "zero_bubble"),
+    trained(["parallel.cross_fabric_dtype=bfloat16"], "parallel.cross_fabric_dtype", "float32"),
+    Wrong(["+cluster=mixed", "+cluster=ib"], ("+cluster=mixed +cluster=ib", "one cluster")),
     trained(["run.folder=taken/runs"], "run.folder"),
     trained(["data=tokens", "data.path=/no/such/tokens.bin", "train.steps=1"], "/no/such/tokens.bin", status=1),
 ]

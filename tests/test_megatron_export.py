@@ -121,6 +121,10 @@ megatron_arguments=(
   --pipeline-model-parallel-layout 'Et*2|t*2|t*2|tL'
   --micro-batch-size 2
   --global-batch-size 32
+  --use-distributed-optimizer
+  --overlap-grad-reduce
+  --ddp-bucket-size 16777216
+  --overlap-param-gather
   # the model
   --num-layers 7
   --hidden-size 128
@@ -314,3 +318,13 @@ def test_the_command_prints_all_files_or_writes_them(tmp_path, capsys):
     assert capsys.readouterr().out == (tmp_path / "out" / "README.txt").read_text()
     for path in (tmp_path / "out").iterdir():
         assert f"==== {path.name} ====\n{path.read_text()}" in text
+
+
+def test_holmes_takes_a_data_degree_that_is_a_grid():
+    """Four nodes beside two: as many pipelines as both fabrics can be divided into."""
+    unequal = [MIXED, "parallel=holmes", "cluster.partitions.ib.nodes=4", "model.num_layers=8"]
+    made = export(compose(unequal))
+    grid = map_plan(made.plan)
+    assert made.plan.strategy == "holmes" and grid.data in (1, 2, 4) and grid.data * grid.pipeline == 12
+    if "left out" in made.files["README.txt"]:
+        assert "data-parallel degrees" in made.files["README.txt"]

@@ -74,7 +74,7 @@ def test_a_hang_that_others_saw_comes_before_the_silence_of_the_hung(run: RunFol
     start = begin(run)
     fail(run, 0, "HangError", "rank 3 hangs")
     end(start, {1: 1})  # rank 0 ended without a mark, rank 2 and 3 were killed
-    assert (start.cause() or "").startswith("rank 3 hangs [rank 0 on node ib-1")
+    assert start.cause() == "rank 3 hangs"
     assert start.failed_nodes() == ["roce-1"]
 
 

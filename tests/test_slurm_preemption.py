@@ -142,3 +142,15 @@ def test_node_that_is_not_as_described_is_excluded(make_slurm: MakeSlurm) -> Non
     error = job.wait_for_result("failed")["error"]
     assert "node roce-1: expected the roce interface roce0" in error
     assert "on_mismatch" in error
+
+
+def test_where_a_site_sends_only_sigterm_at_preemption_that_is_enough(make_slurm: MakeSlurm) -> None:
+    slurm = make_slurm(ib_nodes=1, roce_nodes=1, ethernet_gbps=SLOW_ETHERNET_GBPS, grace_seconds=30,
+                       extra=("SlurmctldParameters=idle_on_node_suspend",))
+    job = SubmittedJob(slurm, [f"train.steps={STEPS}"])
+    job.wait_for_steps(3)
+    slurm.sbatch("sleep 1", "--partition=urgent", "--nodelist=roce-1", "--exclusive", "--time=1")
+    job.wait_for_result("preempted")
+    assert "received SIGTERM" in job.log
+    job.wait_for_result("completed", 120)
+    assert job.steps == list(range(1, STEPS + 1))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from holmes_hpc.cluster.measured import MeasuredLink
 from holmes_hpc.cluster.nics import ETHERNET, NICS
 
 LOCAL = "local"
@@ -80,6 +81,8 @@ class ClusterDescription:
     compute: str = "real"
     scale: float = 1.0
     order: str = "grouped"
+    measured: tuple[MeasuredLink, ...] = ()
+    """links that a probe measured, which go before what is described"""
 
     @classmethod
     def from_config(cls, config: Any) -> ClusterDescription:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 from holmes_hpc.cluster.cluster import LOCAL, ClusterDescription, Node
 from holmes_hpc.cluster.gpus import Gpu, gpu
 from holmes_hpc.cluster.host import host_cores
+from holmes_hpc.cluster.measured import MeasuredLink, find_link
 from holmes_hpc.cluster.nics import ETHERNET, ETHERNET_LATENCY_US, NICS
 from holmes_hpc.errors import ConfigurationError, NetworkError
 
@@ -92,6 +95,11 @@ class Machine:
             return memory
         return memory / (self.cluster.world_size if self.has_real_emulation else node.gpus)
 
+    @cached_property
+    def derived(self) -> dict[Any, Any]:
+        """Room for what a planner derives from this machine and asks for many thousand times."""
+        return {}
+
     def link(self, network: str, node_a: Node, node_b: Node) -> LinkRate:
         """Return what a pair of ranks has over a network, by one NIC, with nothing else under way.
 
@@ -99,6 +107,9 @@ class Machine:
         """
         if node_a.slot == node_b.slot or (self.has_real_emulation and not self.shaped):
             return self._inside_node(node_a)
+        measured = self._measured(network, node_a.fabric, node_b.fabric)
+        if measured is not None:
+            return LinkRate(measured.bandwidth_gbps, measured.latency_us)
         if network == LOCAL or (network != ETHERNET and not _share(network, node_a, node_b)):
             raise NetworkError(f"{node_a.slot} ({node_a.fabric}, {node_a.network}) and {node_b.slot} "
                                f"({node_b.fabric}, {node_b.network}) do not reach each other by {network!r}")
@@ -122,14 +133,32 @@ class Machine:
                                f"only {node.nic} and Ethernet")
         if self.has_real_emulation:
             return self.cluster.emulated_gbps(node, network)
-        return NICS[node.nic].bandwidth_gbps * node.nics if network == node.network else node.ethernet_gbps
+        if network != node.network:
+            return self._measured_ethernet_gbps(node) or node.ethernet_gbps
+        measured = self._measured(network, node.fabric, node.fabric)
+        return (measured.bandwidth_gbps if measured else NICS[node.nic].bandwidth_gbps) * node.nics
 
     def trunk_gbps(self, fabric_a: str, fabric_b: str) -> float | None:
         """Return the bandwidth that all nodes share between two fabrics; None where nothing is shared."""
+        measured = self._measured(ETHERNET, fabric_a, fabric_b)
+        if measured is not None:
+            return measured.trunk_gbps
         link = None if self.has_real_emulation else self.cluster.link_between(fabric_a, fabric_b)
         return link.shared_gbps if link else None
 
+    def _measured(self, network: str, end_a: str, end_b: str) -> MeasuredLink | None:
+        """Return what a probe found; an emulation has rates of its own."""
+        return None if self.label == EMULATED else find_link(self.cluster.measured, network, end_a, end_b)
+
+    def _measured_ethernet_gbps(self, node: Node) -> float | None:
+        """Return the most that a node's fabric was seen to send to another one."""
+        found = (self._measured(ETHERNET, node.fabric, other) for other in self.cluster.fabrics)
+        return max((link.bandwidth_gbps for link in found if link is not None), default=None)
+
     def _inside_node(self, node: Node) -> LinkRate:
+        measured = self._measured(LOCAL, node.label, node.label)
+        if measured is not None:
+            return LinkRate(measured.bandwidth_gbps, measured.latency_us)
         latency = _EMULATED_LATENCY_US if self.gpu(node).name == "cpu" else _INTRA_NODE_LATENCY_US
         return LinkRate(8 * self.gpu(node).intra_node_gb_per_second, latency)
 

@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from holmes_hpc.cluster.cluster import ClusterDescription, FabricLink, Node
 from holmes_hpc.cluster.gpus import check_gpu
 from holmes_hpc.cluster.lookup import unknown
+from holmes_hpc.cluster.measured import read_measured
 from holmes_hpc.cluster.nics import ETHERNET, ETHERNET_LATENCY_US, FAMILIES, check_features, nic
 from holmes_hpc.config.schema import Partition
 from holmes_hpc.errors import ConfigurationError
@@ -39,7 +40,7 @@ def read_cluster(config: Any) -> ClusterDescription:
     return ClusterDescription(
         name=_name(config), nodes=nodes, links=_links(config.links, {node.fabric for node in nodes}),
         rates=_rates(config.emulate.rates), compute=str(config.emulate.compute),
-        scale=float(config.emulate.scale), order=str(config.order))
+        scale=float(config.emulate.scale), order=str(config.order), measured=read_measured(config.measured))
 
 
 def _name(config: Any) -> str:

@@ -25,12 +25,18 @@ def explain(error: Exception, overrides: Sequence[str]) -> ConfigurationError:
         if isinstance(cause, MissingConfigException):
             return ConfigurationError(_place(error, overrides) + _missing_file(cause))
         if isinstance(cause, UnicodeDecodeError):
-            return ConfigurationError(f"a configuration file is not UTF-8 text: {cause}. Save it as UTF-8.")
+            return ConfigurationError(_named(overrides) + f"the file is not UTF-8 text: {cause}. Save it as UTF-8.")
+        if isinstance(cause, PermissionError):
+            return ConfigurationError(f"{cause.filename}: it may not be read ({cause.strerror}). Make it readable, or "
+                                      "name another folder by XDG_CONFIG_HOME or hydra.searchpath.")
         if isinstance(cause, OmegaConfBaseException) and cause.full_key:
             return ConfigurationError(_setting(cause, _place(error, overrides)))
     for cause in _chain(error):
         if isinstance(cause, OmegaConfBaseException) and "$VALUE" not in str(cause):
             return ConfigurationError(_place(error, overrides) + str(cause).splitlines()[0])
+    words = _two_clusters(str(error), overrides)
+    if words:
+        return ConfigurationError(words)
     first = str(error).strip().splitlines()[:1] or [type(error).__name__]
     return ConfigurationError(_place(error, overrides) + first[0])
 
@@ -42,6 +48,19 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         errors.append(error)
         error = error.__cause__ or error.__context__
     yield from reversed(errors)
+
+
+def _named(overrides: Sequence[str]) -> str:
+    """Return the override that names a cluster file, in front of a message about it."""
+    return next((f"{override}: " for override in overrides if override.lstrip("+").startswith("cluster=")), "")
+
+
+def _two_clusters(text: str, overrides: Sequence[str]) -> str:
+    """Return what to say where two clusters were named, or nothing."""
+    named = [override for override in overrides if override.lstrip("+").startswith("cluster=")]
+    if "Multiple values for cluster" not in text or len(named) < 2:
+        return ""
+    return f"{' '.join(named)}: a run has one cluster. Keep one; a cluster file may hold several partitions."
 
 
 def _yaml(error: MarkedYAMLError) -> str:

@@ -80,6 +80,7 @@ class Cluster:
     partitions: dict[str, Partition] = setting({}, "labels, each with equal nodes")
     links: list[Link] = setting([], "links between fabrics that differ from the nodes' Ethernet")
     features: dict[str, str] = setting({}, "Slurm feature to NIC kind, beside the built-in table")
+    measured: str | None = setting(None, "file of `holmes probe`, whose rates go before those described here")
     shape: str = setting("auto", "how one job spans the partitions", valid=("auto", "het", "features", "plain"))
     order: str = setting("grouped", "how ranks are numbered over nodes in emulation",
                          valid=("grouped", "alternate"))
@@ -252,6 +253,7 @@ class Launch:
                                valid=("fail", "ethernet", "exclude_node"))
     max_jobs: int | None = setting(None, "most jobs of a sweep that run at a time", minimum=1)
     probe: bool = setting(False, "measure the links before training")
+    probe_only: bool = setting(False, "end after that, as `holmes probe` does")
     backend: str = setting("auto", "communication library: NCCL on GPUs, gloo on CPUs",
                            valid=("auto", "gloo", "nccl"))
     gloo_threads: int = setting(2, "threads of gloo in each process group", minimum=1)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from typing import Any
 
 from holmes_hpc.runs import RunFolder
+from holmes_hpc.runs.files import is_full, read_json
 
 LOG_LINES = 5
 
@@ -45,8 +45,8 @@ class FailureReport:
         return 2 if report["type"] == "HangError" else 1
 
     def _error(self, rank: int) -> dict[str, Any] | None:
-        path = self._folder.rank_error_path(rank)
-        return json.loads(path.read_text()) if path.exists() else None
+        report = read_json(self._folder.rank_error_path(rank))
+        return report if isinstance(report, dict) else None
 
     def _describe(self, event: dict[str, Any]) -> str:
         who = f"rank {event['rank']} on node {event['node']} (slot {event['slot']})"
@@ -56,6 +56,9 @@ class FailureReport:
             hint = " (if nobody killed it, the kernel may have: out of memory)" if name == "SIGKILL" else ""
             return f"{who} was ended by {name}{hint}; {log}"
         report = self._error(event["rank"])
+        if report is None and is_full(self._folder.path):
+            return (f"{who} ended, and could not write why: the disk or the quota of {self._folder.path} is full; free "
+                    "space there or choose another place with run.folder=PATH")
         if report is None:
             return f"{who} ended with status {event['status']}; {log}"
         if report["type"] == "HangError":

@@ -14,6 +14,7 @@ from typing import Any
 from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.emulation.network import EmulatedNetwork, emulated_network
 from holmes_hpc.emulation.world import World, WorldContext, start_world
+from holmes_hpc.errors import HolmesError
 from holmes_hpc.launch.failure import FailureReport
 from holmes_hpc.launch.progress import Reporter, make_reporter
 from holmes_hpc.launch.settings import RankSettings
@@ -24,6 +25,8 @@ from holmes_hpc.values import Plan
 LOG = logging.getLogger(__name__)
 
 INTERRUPTED = 130
+RESERVE, RESERVED_BYTES = ".reserve", 16384
+"""A file that keeps space for the result until the run has ended."""
 POLL_SECONDS = 0.1
 
 
@@ -36,6 +39,7 @@ def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFo
     folder.forget_attempt()
     network = emulated_network(cluster) if mode == "emulated" else None
     ranks = _rank_settings(plan, config, cluster, folder, network)
+    folder.write_text(folder.path / RESERVE, "." * RESERVED_BYTES)
     write_job(folder, ranks=[(settings.rank, settings.node, None) for settings in ranks],
               emulated=network is not None, environment=os.environ)
 
@@ -112,7 +116,12 @@ def _handle(event: dict[str, Any], world: World, folder: RunFolder, reporter: Re
 
 
 def _write_end(folder: RunFolder, status: str, error: str | None, *, emulated: bool) -> None:
-    write_result(folder, status=status, error=error, emulated=emulated)
+    """Write the result into the space that was kept for it, so that a full disk cannot hide how the run ended."""
+    (folder.path / RESERVE).unlink(missing_ok=True)
+    try:
+        write_result(folder, status=status, error=error, emulated=emulated)
+    except HolmesError as refused:
+        LOG.error("the result was not written: %s", refused)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from holmes_hpc.data import Dataset, open_dataset
 from holmes_hpc.engine import Job, Trainer
 from holmes_hpc.engine.sharing import share_numbers
 from holmes_hpc.errors import DataError, HolmesError, RunFailedError
+from holmes_hpc.launch.probing import measure_links
 from holmes_hpc.launch.settings import RankSettings
 from holmes_hpc.launch.watching import report_error, watched
 from holmes_hpc.metrics import StepMetrics, Usage
@@ -67,6 +68,12 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     if settings.job_id is not None:
         _write_job(settings, communicator)
     _compare_data(settings, dataset, communicator)
+    if config.launch.probe or config.launch.probe_only:
+        measure_links(settings, communicator)
+    if config.launch.probe_only:
+        communicator.barrier()
+        communicator.close()
+        return True
     usage = _usage(settings)
     metrics = StepMetrics(plan, architecture, settings.peak_tflops, settings.emulated)
     job = Job(plan, settings.rank, architecture, dataset, communicator, settings.folder, metrics, usage,

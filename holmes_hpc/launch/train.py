@@ -54,7 +54,11 @@ def train(config: Any) -> tuple[int, float]:
     status = _launch(config, chosen, cluster, folder, decision)
     result = read_result(folder) or {}
     if result.get("status") == "completed":
-        _report(folder)
+        if folder.probe_path.exists():
+            LOG.info("the links were measured: %s; plan with them by cluster.measured=%s", folder.probe_path,
+                     folder.probe_path)
+        if not config.launch.probe_only:
+            _report(folder)
     return status, float(result.get("tokens_per_second_median") or 0.0)
 
 

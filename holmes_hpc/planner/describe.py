@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from rich import box
 from rich.console import Group as Lines
 from rich.console import RenderableType
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -120,7 +121,9 @@ def _groups(plan: Plan) -> Table:
 def _rejected(plan: Plan) -> Table:
     table = _table("rejected", "strategy", "layout", "step", "memory", "reason")
     for other in plan.rejected:
-        table.add_row(other.strategy, other.layout, _step(other.predicted), _memory(other.predicted), other.reason)
+        # A layout such as `2 x [ib a100-80g 2]` is no markup.
+        table.add_row(other.strategy, escape(other.layout), _step(other.predicted), _memory(other.predicted),
+                      escape(other.reason))
     return table
 
 

@@ -14,7 +14,7 @@ from holmes_hpc.planner.priced import Priced
 from holmes_hpc.planner.schedules import make_schedule, slow_hops, transfers
 from holmes_hpc.planner.search import search
 from holmes_hpc.planner.settings import PlanSettings, Task
-from holmes_hpc.planner.traffic import busy_seconds, network_bytes
+from holmes_hpc.planner.traffic import loads, network_bytes
 from holmes_hpc.values import ActionKind, NetworkBytes, Plan, RankPlace, Rejected
 
 _HERE = ("emulated", "local")
@@ -77,7 +77,7 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
 
 
 def _bytes_by_network(task: Task, layout: Layout) -> tuple[NetworkBytes, ...]:
-    sent = network_bytes(task, busy_seconds(task, layout))
+    sent = network_bytes(task, loads(task, layout))
     return tuple(NetworkBytes(network, round(sent[network])) for network in sorted(sent))
 
 
@@ -99,6 +99,9 @@ def _notes(whole: Task, best: Priced) -> tuple[str, ...]:
     layout, task = best.layout, best.task
     if task.machine.label == "emulated":
         notes.append("predicted for this machine, which emulates the cluster")
+    elif task.settings.precision == "float32" and any(
+            task.machine.gpu(node).peak_tflops.get("float16") for node in task.cluster.nodes):
+        notes.append("priced in float32; train.precision=bfloat16 (float16 on GPUs without it) is several times faster")
     across = [layout.groups[i] for reduction in layout.reductions for i in (*reduction.inner, *reduction.outer)
               if layout.groups[i].network == "ethernet" and layout.groups[i].kind == "embedding"]
     if across and task.architecture.tied_embeddings:

@@ -84,11 +84,20 @@ class NetworkCost:
 
     def _ring(self, group: Group, size_bytes: float, steps: int) -> Traffic:
         """Return the price of `size_bytes` passing every rank of a ring in `steps` steps."""
+        key = "ring", group.network, group.ranks
+        if key not in self.machine.derived:
+            self.machine.derived[key] = self._ring_rates(group)
+        slowest, longest, shares = self.machine.derived[key]
+        return Traffic(size_bytes * slowest + steps * longest, 0.0,
+                       {resource: size_bytes * each for resource, each in shares.items()})
+
+    def _ring_rates(self, group: Group) -> tuple[float, float, dict[Resource, float]]:
+        """Return seconds a byte of a ring, its longest latency, and seconds a byte of every shared resource."""
         cluster = self.machine.cluster
         nodes = list(dict.fromkeys(cluster.node_of(rank) for rank in group.ranks))
         if len(nodes) == 1:
             seconds_a_byte, latency, _ = _hop(self.machine, "local", nodes[0], nodes[0])
-            return Traffic(size_bytes * seconds_a_byte + steps * latency)
+            return seconds_a_byte, latency, {}
         fewest = len(group.ranks) // len(nodes)
         slowest = longest = 0.0
         busy: dict[Resource, float] = {}
@@ -97,8 +106,8 @@ class NetworkCost:
             slowest = max(slowest, pair / max(1, fewest), *shares.values())
             longest = max(longest, latency)
             for key, each in shares.items():
-                busy[key] = busy.get(key, 0.0) + size_bytes * each
-        return Traffic(size_bytes * slowest + steps * longest, 0.0, busy)
+                busy[key] = busy.get(key, 0.0) + each
+        return slowest, longest, busy
 
 
 def _in_turn(phases: Sequence[Sequence[Traffic]]) -> Traffic:
@@ -121,6 +130,13 @@ def _phase_seconds(traffics: Sequence[Traffic]) -> float:
 
 def _hop(machine: Machine, network: str, a: Node, b: Node) -> tuple[float, float, dict[Resource, float]]:
     """Return seconds a byte of one pair, latency in seconds, and seconds a byte of every shared resource."""
+    key = "hop", network, a.slot, b.slot
+    if key not in machine.derived:
+        machine.derived[key] = _hop_rates(machine, network, a, b)
+    return machine.derived[key]
+
+
+def _hop_rates(machine: Machine, network: str, a: Node, b: Node) -> tuple[float, float, dict[Resource, float]]:
     inside = a.slot == b.slot
     rate = machine.link(network, a, b)
     achieved = min(local_share(machine.gpu(node).name) for node in (a, b)) if inside else network_share(network)

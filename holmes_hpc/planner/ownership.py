@@ -8,6 +8,7 @@ own owners.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -53,6 +54,7 @@ def holders(ranks: Sequence[int], part: Owned) -> tuple[int, ...]:
                  if j * part.of <= part.begin * degree and part.end * degree <= (j + 1) * part.of)
 
 
+@functools.lru_cache(maxsize=4096)
 def element_count(architecture: Architecture, owns: Sequence[str]) -> int:
     """Return the number of elements of what a reduction owns."""
     return sum(_count(architecture, Owned.parse(entry)) for entry in owns)

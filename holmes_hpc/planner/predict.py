@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from holmes_hpc.planner.collectives import Bucket
-from holmes_hpc.planner.compute_cost import ComputeCost
+from holmes_hpc.planner.compute_cost import GIB, ComputeCost
 from holmes_hpc.planner.folding import fold
-from holmes_hpc.planner.memory import memory_gib_per_rank
+from holmes_hpc.planner.memory import RankMemory, memory_per_rank
 from holmes_hpc.planner.network_cost import NetworkCost, Traffic
 from holmes_hpc.planner.overlap import Buckets, Overlap
 from holmes_hpc.planner.ownership import element_count, stage_units
@@ -50,9 +50,9 @@ def compute_cost(task: Task) -> ComputeCost:
 
 def predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
     """Simulate one step of a layout and return the figures of a plan."""
-    cost, architecture, world = compute_cost(task), task.architecture, task.cluster.world_size
+    architecture, world = task.architecture, task.cluster.world_size
     timeline, peaks = observe(task, layout, choice)
-    memory = memory_gib_per_rank(cost, task.cluster, layout.pipelines, layout.micro_batch_size, peaks)
+    memory = tuple(parts.total / GIB for parts in memory_parts(task, layout, peaks))
     seconds = timeline.step_seconds + _step_collectives(task, layout.groups[0])
     samples = task.settings.global_batch_size
     flops = architecture.model_flops_per_sample() * samples
@@ -93,6 +93,11 @@ def observe(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timelin
     return Timeline(second.step_seconds + periods * (second.step_seconds - first.step_seconds), busy), peaks
 
 
+def memory_parts(task: Task, layout: Layout, peaks: Peaks) -> tuple[RankMemory, ...]:
+    """Return the memory of every rank by parts; `peaks` are those of `observe`."""
+    return memory_per_rank(compute_cost(task), task.cluster, layout.pipelines, layout.micro_batch_size, peaks)
+
+
 def _with_microbatches(layout: Layout, count: int) -> Layout:
     pipelines = tuple(dataclasses.replace(pipeline, microbatches=count) for pipeline in layout.pipelines)
     return dataclasses.replace(layout, pipelines=pipelines)
@@ -103,7 +108,7 @@ def _simulate(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timel
         # Ranks that queue for the same cores depend on all the others.
         schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, choice)
         prices = price(task, layout)
-        schedule = _with_gathers(schedule, layout.reductions, prices)
+        schedule = with_gathers(schedule, layout.reductions, prices)
         return simulate(schedule, layout.reductions, prices), peak_in_flight(schedule)
     replicas = find_replicas(task.cluster, layout.pipelines)
     few = dataclasses.replace(layout, pipelines=replicas.picked, reductions=replicas.restrict(layout.reductions))
@@ -111,14 +116,14 @@ def _simulate(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timel
                   lambda rank: task.cluster.node_of(rank).slot, turns=choice.turns)
     own = _of_pipelines(_of_pipelines(choice, replicas.chosen), folded.kept)
     schedule = make_schedule(folded.pipelines, folded.groups, folded.reductions, own)
-    schedule = _with_gathers(schedule, folded.reductions, folded.prices)
+    schedule = with_gathers(schedule, folded.reductions, folded.prices)
     timeline = simulate(schedule, folded.reductions, folded.prices)
     busy = {rank: timeline.busy_seconds[folded.rank_like[same]] for rank, same in replicas.rank_like().items()}
     peaks = folded.spread_peaks(few.pipelines, peak_in_flight(schedule))
     return Timeline(timeline.step_seconds, busy), replicas.spread_peaks(peaks)
 
 
-def _with_gathers(schedule: Schedule, reductions: Sequence[Reduction], prices: Prices) -> Schedule:
+def with_gathers(schedule: Schedule, reductions: Sequence[Reduction], prices: Prices) -> Schedule:
     """Return the schedule with the gathers that nothing hides, as the plan's has them."""
     if prices.overlap_gathers or not prices.gathers:
         return schedule

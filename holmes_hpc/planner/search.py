@@ -162,7 +162,7 @@ def _rejected(best: Priced, priced: Sequence[Priced], refusals: Mapping[str, Seq
     first = {each.strategy: each for each in reversed(kept) if each.strategy != best.strategy}
     chosen = kept[:MOST_REJECTED]
     missing = [each for each in first.values() if each not in chosen]
-    chosen = chosen[:MOST_REJECTED - len(missing)] + missing
+    chosen = sorted(chosen[:MOST_REJECTED - len(missing)] + missing, key=kept.index)
     planned = {each.strategy for each in priced}
     impossible = [Rejected(name, "", Counter(reasons).most_common(1)[0][0])
                   for name, reasons in refusals.items() if name not in planned and reasons]

@@ -2,42 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.planner.cost.gpu_constants import network_share
 from holmes_hpc.planner.network_cost import Resource, Traffic
 from holmes_hpc.planner.predict import Layout, price
+from holmes_hpc.planner.replicas import find_replicas
 from holmes_hpc.planner.schedules import transfers
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.simulation import Prices
+from holmes_hpc.values import Pipeline
 
 TRUNK = "trunk"
 
 
-def busy_seconds(task: Task, layout: Layout) -> dict[Resource, float]:
-    """Return how long a step occupies each direction of every NIC, and every trunk, with messages and reductions.
+@dataclass(frozen=True)
+class Load:
+    """Traffic that a step has `count` times, on nodes of which `replicas` are alike."""
+
+    count: int
+    replicas: int
+    traffic: Traffic
+
+
+def loads(task: Task, layout: Layout) -> tuple[Load, ...]:
+    """Return the messages and collectives of a step; of replicas that do the same only one has its messages in it.
 
     Exchange between the tensor-parallel ranks of different nodes is part of their compute, and not in here.
     """
-    prices = price(task, layout)
+    replicas = find_replicas(task.cluster, layout.pipelines)
+    few = dataclasses.replace(layout, pipelines=replicas.picked, reductions=replicas.restrict(layout.reductions))
+    prices = replicas.fill_trunks(price(task, few))
+    alike = Counter(replicas.like)
+    return (*(Load(pipeline.microbatches, alike[p], prices.messages[pair])
+              for p, pipeline in enumerate(few.pipelines) for pair in _pairs(pipeline)),
+            *(Load(1, 1, traffic) for traffic in _collectives(prices)))
+
+
+def busy_seconds(found: Sequence[Load]) -> dict[Resource, float]:
+    """Return how long a step occupies each direction of every NIC, and every trunk."""
     busy: dict[Resource, float] = {}
-    for count, traffic in (*_messages(layout, prices), *_collectives(prices)):
-        for key, seconds in traffic.busy.items():
-            busy[key] = busy.get(key, 0.0) + count * seconds
+    for load in found:
+        for key, seconds in load.traffic.busy.items():
+            busy[key] = busy.get(key, 0.0) + load.count * seconds
     return busy
 
 
-def network_bytes(task: Task, busy: Mapping[Resource, float]) -> dict[str, float]:
-    """Return the bytes that all nodes together send in a step, by network; `busy` is that of `busy_seconds`."""
+def network_bytes(task: Task, found: Sequence[Load]) -> dict[str, float]:
+    """Return the bytes that all nodes together send in a step, by network."""
     nodes = {node.slot: node for node in task.cluster.nodes}
     sent: dict[str, float] = {}
-    for (slot, what), seconds in busy.items():
-        direction, _, network = what.partition(" ")
-        if slot != TRUNK and direction == "out":
-            rate = task.machine.node_bandwidth_gbps(nodes[slot], network) * network_share(network)
-            sent[network] = sent.get(network, 0.0) + seconds * rate * 1e9 / 8
+    for load in found:
+        for (slot, what), seconds in load.traffic.busy.items():
+            direction, _, network = what.partition(" ")
+            if slot != TRUNK and direction == "out":
+                rate = task.machine.node_bandwidth_gbps(nodes[slot], network) * network_share(network)
+                sent[network] = sent.get(network, 0.0) + load.count * load.replicas * seconds * rate * 1e9 / 8
     return sent
+
+
+def used_networks(busy: Mapping[Resource, float]) -> set[str]:
+    """Return the networks that carry anything."""
+    return {what.partition(" ")[2] for (where, what), seconds in busy.items() if seconds and where != TRUNK}
 
 
 def resource_words(key: Resource, cluster: ClusterDescription) -> str:
@@ -51,16 +82,13 @@ def resource_words(key: Resource, cluster: ClusterDescription) -> str:
     return f"{name} of {where}, {'sending' if direction == 'out' else 'receiving'}"
 
 
-def _messages(layout: Layout, prices: Prices) -> Iterator[tuple[int, Traffic]]:
-    for pipeline in layout.pipelines:
-        for before, after in zip(pipeline.stages, pipeline.stages[1:], strict=False):
-            for pair in (*transfers(before.ranks, after.ranks), *transfers(after.ranks, before.ranks)):
-                yield pipeline.microbatches, prices.messages[pair]
+def _pairs(pipeline: Pipeline) -> Iterator[tuple[int, int]]:
+    for before, after in itertools.pairwise(pipeline.stages):
+        yield from (*transfers(before.ranks, after.ranks), *transfers(after.ranks, before.ranks))
 
 
-def _collectives(prices: Prices) -> Iterator[tuple[int, Traffic]]:
+def _collectives(prices: Prices) -> Iterator[Traffic]:
     for index, whole in enumerate(prices.reductions):
-        parts = [bucket.traffic for bucket in prices.buckets.get(index, ())] or [whole]
-        yield from ((1, part) for part in parts)
+        yield from [bucket.traffic for bucket in prices.buckets.get(index, ())] or [whole]
     for buckets in prices.gathers.values():
-        yield from ((1, bucket.traffic) for bucket in buckets)
+        yield from (bucket.traffic for bucket in buckets)

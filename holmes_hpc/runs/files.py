@@ -12,6 +12,7 @@ from typing import Any
 
 from holmes_hpc.errors import ConfigurationError, HolmesError, RunFailedError
 
+_LEAST_BYTES = 8192
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOENT,
             errno.ENAMETOOLONG, errno.ELOOP}
@@ -30,6 +31,15 @@ def storage_error(path: Path, error: OSError) -> HolmesError:
                                   f"that you may write, such as run.folder=~/runs")
     return RunFailedError(f"{path} cannot be written: {error.strerror or error}; check the file system or "
                           f"choose another place with run.folder=PATH")
+
+
+def is_full(folder: Path) -> bool:
+    """Say whether hardly a block is left for files in `folder`."""
+    try:
+        left = os.statvfs(folder)
+    except OSError:
+        return False
+    return left.f_bavail * left.f_frsize < _LEAST_BYTES
 
 
 def write_json_atomic(path: Path, value: Any) -> None:

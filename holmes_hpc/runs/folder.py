@@ -129,6 +129,11 @@ class RunFolder:
         return self.path / f"plan-{restart}.json"
 
     @property
+    def probe_path(self) -> Path:
+        """The links as they were measured."""
+        return self.path / "probe.json"
+
+    @property
     def starts(self) -> Path:
         """The folder of what the ranks of each start of a Slurm job told each other."""
         return self.path / "starts"

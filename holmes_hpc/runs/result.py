@@ -78,7 +78,7 @@ def heal(base: Path) -> list[RunFolder]:
     cannot be read or written.
     """
     healed = []
-    for job_path in sorted(Path(base).expanduser().glob("*/*/job.json")):
+    for job_path in _jobs_below(Path(base).expanduser()):
         folder = RunFolder(job_path.parent)
         job = read_json(job_path)
         if folder.result_path.exists() or not isinstance(job, dict) or job.get("job_id") is not None:
@@ -92,6 +92,13 @@ def heal(base: Path) -> list[RunFolder]:
             continue
         healed.append(folder)
     return healed
+
+
+def _jobs_below(base: Path) -> list[Path]:
+    try:
+        return sorted(base.glob("*/*/job.json"))
+    except OSError:
+        return []  # it cannot be searched: whoever writes there says so
 
 
 def _write_failed(folder: RunFolder, job: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ class Fact:
     text: str
     remedy: str = ""
     fatal: bool = False
+    about_network: bool = False
 
     def __str__(self) -> str:
         return f"cluster.partitions.{self.label}: {self.text}" + (f"; {self.remedy}" if self.remedy else "")
@@ -35,14 +36,16 @@ class Fact:
 def check_submission(config: Any) -> None:
     """Refuse to submit what Slurm would give nodes of two fabrics, or of another one than described.
 
-    Raises ConfigurationError. Where Slurm does not answer nothing is refused: sbatch will say why.
+    Raises ConfigurationError. What sbatch refuses by itself (features and numbers that do not exist) is left to it, and
+    where Slurm does not answer nothing is refused.
     """
     labels = _labels(config.cluster)
     try:
         inventory = ask_slurm(dict(config.cluster.features), sorted(labels.values()))
     except SlurmCommandError:
         return
-    fatal = [fact for fact in check_fit(config.cluster, inventory) if fact.fatal]
+    fatal = [fact for fact in check_fit(config.cluster, inventory)
+             if fact.fatal and fact.about_network]
     if fatal:
         raise ConfigurationError("; ".join(map(str, fatal)))
 
@@ -128,13 +131,15 @@ def _check_network(label: str, part: Any, name: str, networks: list[NodeAnnotati
         # Parts that only switches tell apart may be one fabric whose core Slurm was not told of.
         sure = len(families) > 1 or len(kinds - {None}) > 1
         yield Fact(label, f"the partition {name} holds nodes of several fabrics, which cannot talk to each other over "
-                   f"their fast NICs ({listed})", _way_to_ask(label, part, fabrics, described, inventory), fatal=sure)
+                   f"their fast NICs ({listed})", _way_to_ask(label, part, fabrics, described, inventory),
+                   fatal=sure, about_network=True)
         return
     wrong = [network for network in fast if network.family != described]
     if wrong:
         yield Fact(label, f"nic is {part.nic} ({described}), but Slurm says {wrong[0].family} of {_names(wrong)} "
                    f"({wrong[0].source})", f"correct cluster.partitions.{label}.nic, or cluster.features",
-                   fatal=wrong[0].source.startswith(_SURE_SOURCES))
+                   fatal=wrong[0].source.startswith(_SURE_SOURCES),
+                   about_network=True)
         return
     others = [network for network in fast if network.nic not in (None, part.nic)]
     if others:

@@ -8,6 +8,7 @@ from typing import Any
 from holmes_hpc.planner.explain.changes import Change, find_changes
 from holmes_hpc.planner.explain.limits import Limits, find_limits
 from holmes_hpc.planner.explain.restore import restore
+from holmes_hpc.planner.traffic import busy_seconds, loads, used_networks
 from holmes_hpc.values import Plan
 
 __all__ = ["Change", "Explanation", "Limits", "explain"]
@@ -27,5 +28,6 @@ def explain(config: Any, plan: Plan, mode: str | None = None) -> Explanation:
     The work is bounded: some simulations of the same layout, fewer where one of them is long.
     """
     task, layout = restore(config, plan, mode)
-    return Explanation(find_limits(task, layout, plan.schedule, plan.predicted.step_seconds),
-                       find_changes(task, layout, plan.schedule, plan.predicted, plan.strategy))
+    busy = busy_seconds(loads(task, layout))
+    return Explanation(find_limits(task, layout, plan.schedule, busy, plan.predicted.step_seconds),
+                       find_changes(task, layout, plan, used_networks(busy)))

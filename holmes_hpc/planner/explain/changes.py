@@ -15,17 +15,20 @@ from holmes_hpc.planner.memory import USABLE_FRACTION
 from holmes_hpc.planner.predict import Layout, predict
 from holmes_hpc.planner.schedule_choice import candidate_schedules
 from holmes_hpc.planner.settings import Task
-from holmes_hpc.planner.traffic import busy_seconds
 from holmes_hpc.planner.turns import turn_ranks
-from holmes_hpc.values import Group, Pipeline, Prediction, ScheduleChoice
+from holmes_hpc.values import Group, Pipeline, Plan, Prediction, ScheduleChoice, Synchronization
+from holmes_hpc.values.capabilities import ENGINE
 
 MOST_CHANGES = 4
 _LEAST_GAIN = 0.01
 _MOST_ACTIONS = 150_000
 """Simulated actions, about a second or two; the first changes are always looked at."""
+_ACTIONS_A_RANK = 40
+"""What pricing a rank takes, in simulated actions."""
 _ALWAYS = 2
 _ACTIONS_A_MICROBATCH = 6
 _ETHERNET = "ethernet"
+_NARROW = "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,14 @@ class _Variant:
     choice: ScheduleChoice
 
 
-def find_changes(task: Task, layout: Layout, choice: ScheduleChoice, predicted: Prediction, strategy: str
-                 ) -> tuple[Change, ...]:
-    """Return the changes that gain most and fit into memory, at most `MOST_CHANGES`, each by a hundredth or more."""
+def find_changes(task: Task, layout: Layout, plan: Plan, used: set[str]) -> tuple[Change, ...]:
+    """Return the changes that gain most and fit into memory, at most `MOST_CHANGES`, each by a hundredth or more.
+
+    `used` are the networks that carry anything.
+    """
     found = []
     budget, number = _MOST_ACTIONS, 0
-    for variants in _variants(task, layout, choice, strategy):
+    for variants in _variants(task, layout, plan, used):
         best: Change | None = None
         for variant in variants:
             budget -= _cost(variant)
@@ -57,7 +62,7 @@ def find_changes(task: Task, layout: Layout, choice: ScheduleChoice, predicted: 
             if number > _ALWAYS and budget < 0:
                 break
             other = predict(variant.task, variant.layout, variant.choice)
-            gain = other.tokens_per_second / predicted.tokens_per_second - 1
+            gain = other.tokens_per_second / plan.predicted.tokens_per_second - 1
             if gain > (best.gain if best else _LEAST_GAIN) and _fits(variant.task, other):
                 best = Change(variant.words, gain)
         found += [best] if best else []
@@ -65,13 +70,17 @@ def find_changes(task: Task, layout: Layout, choice: ScheduleChoice, predicted: 
 
 
 def _cost(variant: _Variant) -> int:
-    """Return about how many actions a simulation has; alike pipelines are simulated in two short steps."""
-    pipelines = variant.layout.pipelines
+    """Return about how many actions a simulation takes.
+
+    Of pipelines over the same nodes one is simulated, and alike pipelines in two short steps.
+    """
+    cluster, pipelines = variant.task.cluster, variant.layout.pipelines
+    kinds = {(pipeline.microbatches, tuple(cluster.node_of(stage.ranks[0]).slot for stage in pipeline.stages))
+             for pipeline in pipelines}
     depth = max(len(pipeline.stages) for pipeline in pipelines)
     most = 4 * (depth + 16) * (1 + variant.choice.warmup_extra)
-    return _ACTIONS_A_MICROBATCH * sum(
-        min(most, pipeline.microbatches) * sum(len(stage.ranks) for stage in pipeline.stages)
-        for pipeline in pipelines)
+    return _ACTIONS_A_RANK * cluster.world_size + _ACTIONS_A_MICROBATCH * sum(
+        min(most, microbatches) * len(slots) for microbatches, slots in kinds)
 
 
 def _fits(task: Task, predicted: Prediction) -> bool:
@@ -79,12 +88,14 @@ def _fits(task: Task, predicted: Prediction) -> bool:
                for node in task.cluster.nodes for rank in task.cluster.ranks_of(node))
 
 
-def _variants(task: Task, layout: Layout, choice: ScheduleChoice, strategy: str) -> Iterator[Iterator[_Variant]]:
+def _variants(task: Task, layout: Layout, plan: Plan, used: set[str]) -> Iterator[Iterator[_Variant]]:
     """Yield what to try, in kinds of which the best is told; first what is most often worth it."""
-    used = {what.partition(" ")[2] for (_, what), seconds in busy_seconds(task, layout).items() if seconds}
+    choice = plan.schedule
     if _ETHERNET in used:
         yield _faster_ethernet(task, layout, choice)
-    yield _untied(task, layout, choice, strategy)
+    yield _untied(task, layout, choice, plan.strategy)
+    yield _narrower_numbers(task, layout, choice)
+    yield _more_overlap(task, layout, choice)
     yield _larger_batch(task, layout, choice)
     yield _other_micro_batches(task, layout, choice)
     yield _free_schedules(task, layout, choice)
@@ -138,6 +149,23 @@ def _untied(task: Task, layout: Layout, choice: ScheduleChoice, strategy: str) -
     yield _Variant("untied embeddings (model.tied_embeddings=false)",
                    dataclasses.replace(task, architecture=architecture),
                    dataclasses.replace(layout, groups=groups, reductions=reductions), choice)
+
+
+def _narrower_numbers(task: Task, layout: Layout, choice: ScheduleChoice) -> Iterator[_Variant]:
+    kinds = [task.machine.gpu(node) for node in task.cluster.nodes]
+    able = _NARROW in ENGINE.precisions and all(_NARROW in kind.peak_tflops and kind.name != "cpu" for kind in kinds)
+    if task.settings.precision == "float32" and able:
+        yield _Variant(f"{_NARROW} (train.precision={_NARROW})",
+                       dataclasses.replace(task, settings=task.settings.replace(precision=_NARROW)), layout, choice)
+
+
+def _more_overlap(task: Task, layout: Layout, choice: ScheduleChoice) -> Iterator[_Variant]:
+    now = layout.overlap
+    if isinstance(now, Synchronization) and not now.overlap_grad_reduce:
+        more = dataclasses.replace(now, overlap_grad_reduce=True, overlap_param_gather=now.sharded)
+        keys = "parallel.overlap_grad_reduce=true" + " parallel.overlap_param_gather=true" * now.sharded
+        yield _Variant(f"sums of gradients under the backward ({keys})", task,
+                       dataclasses.replace(layout, overlap=more), choice)
 
 
 def _larger_batch(task: Task, layout: Layout, choice: ScheduleChoice) -> Iterator[_Variant]:

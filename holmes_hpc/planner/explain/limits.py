@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields
 
 from holmes_hpc.planner.compute_cost import GIB
 from holmes_hpc.planner.explain.retrace import Trace, retrace
-from holmes_hpc.planner.memory import RankMemory, memory_per_rank, peaking_rank
+from holmes_hpc.planner.memory import RankMemory, peaking_rank
 from holmes_hpc.planner.network_cost import Resource
-from holmes_hpc.planner.predict import Layout, compute_cost, core_pools, observe
+from holmes_hpc.planner.predict import Layout, core_pools, memory_parts, observe
 from holmes_hpc.planner.settings import Task
-from holmes_hpc.planner.traffic import busy_seconds, resource_words
+from holmes_hpc.planner.traffic import resource_words
 from holmes_hpc.values import ActionKind, ScheduleChoice
 
 _FULL = 0.85
@@ -21,7 +21,7 @@ _MOST_MEMORY_ROWS = 4
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of a step: `compute` with the optimizer, `neighbours` waited for, `sums` of gradients waited for."""
+    """Shares of a step: `compute` with the optimizer, `neighbours` waited for, `sums` and gathers waited for."""
 
     compute: float
     neighbours: float
@@ -55,28 +55,30 @@ class Limits:
     memory: tuple[MemoryRow, ...]
 
 
-def find_limits(task: Task, layout: Layout, choice: ScheduleChoice, step_seconds: float) -> Limits:
-    """Return what limits a layout whose step was predicted to take `step_seconds`."""
+def find_limits(task: Task, layout: Layout, choice: ScheduleChoice, busy: Mapping[Resource, float],
+                step_seconds: float) -> Limits:
+    """Return what limits a layout whose step was predicted to take `step_seconds`; `busy` are those of its links."""
     timeline, peaks = observe(task, layout, choice)
-    memory = memory_per_rank(compute_cost(task), task.cluster, layout.pipelines, layout.micro_batch_size, peaks)
-    trace = retrace(task, layout, choice)
+    memory = memory_parts(task, layout, peaks)
+    trace = retrace(task, layout, choice, folded=True)
     sums = _waits_for_sums(trace)
     compute = sum(timeline.busy_seconds.values()) / task.cluster.world_size / step_seconds
-    mean_sums = min(1 - compute, sum(sums.values()) / len(sums) / step_seconds)
+    waited = sum(seconds * trace.stands_for[rank] for rank, seconds in sums.items())
+    mean_sums = min(1 - compute, waited / sum(trace.stands_for.values()) / step_seconds)
     shares = Shares(compute, max(0.0, 1 - compute - mean_sums), mean_sums)
     busiest = max(timeline.busy_seconds, key=lambda rank: (timeline.busy_seconds[rank], -rank))
     busiest_share = timeline.busy_seconds[busiest] / step_seconds
-    links = sorted(busy_seconds(task, layout).items(), key=lambda item: (-item[1], item[0]))
+    links = sorted(busy.items(), key=lambda item: (-item[1], item[0]))
     capacity = {node.slot: task.machine.memory_gib(node) for node in task.cluster.nodes}
     peak, part = peaking_rank(memory, task.cluster, capacity)
     cores = _busiest_cores(task, timeline.busy_seconds)
     verdict = (f"the CPU cores of {cores[0]}, which the ranks share" if cores and cores[1] >= _FULL * step_seconds else
                _verdict(task, layout, shares, busiest, busiest_share,
-                        [(key, busy / step_seconds) for key, busy in links[:1]]))
+                        [(key, seconds / step_seconds) for key, seconds in links[:1]]))
     return Limits(
         verdict,
         shares, busiest, busiest_share,
-        tuple((resource_words(key, task.cluster), busy / step_seconds) for key, busy in links),
+        tuple((resource_words(key, task.cluster), seconds / step_seconds) for key, seconds in links),
         peak, part, _memory_rows(task, memory, capacity, peak))
 
 
@@ -90,8 +92,8 @@ def _busiest_cores(task: Task, busy_seconds_of: Mapping[int, float]) -> tuple[st
 
 
 def _waits_for_sums(trace: Trace) -> dict[int, float]:
-    """Return how long each traced rank waits at the end of the step: for its reductions, then for all others'."""
-    spent: dict[int, float] = {}
+    """Return how long each traced rank waits for its reductions and gathers, and at the end for all others'."""
+    spent = dict(trace.gather_waits)
     last: dict[int, float] = {}
     for rank, action, start, end in trace.records:
         if action.kind in (ActionKind.REDUCE, ActionKind.GATHER):
@@ -115,7 +117,7 @@ def _verdict(task: Task, layout: Layout, shares: Shares, busiest: int, busiest_s
     if shares.sums > shares.neighbours:
         networks = {layout.groups[i].network for reduction in layout.reductions
                     for i in (*reduction.inner, *reduction.outer)}
-        return f"sums of gradients over {' and '.join(sorted(networks))}" if networks else "the optimizer"
+        return f"sums of gradients over {', '.join(sorted(networks))}" if networks else "the optimizer"
     return "the bubble (filling and draining the pipelines, waiting for messages)"
 
 

@@ -30,7 +30,7 @@ def limit_lines(limits: Limits, plan: Plan) -> tuple[str, str]:
     mean = limits.mean
     time = (f"limited by {limits.limited_by}; ranks compute {_percent(mean.compute)} of the step (mean; rank "
             f"{limits.busiest_rank} {_percent(limits.busiest_share)}), wait {_percent(mean.neighbours)} for other "
-            f"stages and {_percent(mean.sums)} for sums of gradients")
+            f"stages and {_percent(mean.sums)} for sums of gradients and gathers of parameters")
     link = ""
     if limits.links:
         words, share = limits.links[0]

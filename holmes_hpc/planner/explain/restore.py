@@ -31,4 +31,4 @@ def restore(config: Any, plan: Plan, mode: str | None = None) -> tuple[Task, Lay
                                      global_batch_size=plan.global_batch_size)
     task = dataclasses.replace(task, settings=settings, cluster=cluster,
                                machine=dataclasses.replace(task.machine, cluster=cluster))
-    return task, Layout(plan.pipelines, plan.groups, plan.reductions, plan.micro_batch_size)
+    return task, Layout(plan.pipelines, plan.groups, plan.reductions, plan.micro_batch_size, plan.synchronization)

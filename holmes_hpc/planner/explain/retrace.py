@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from holmes_hpc.planner.folding import fold
 from holmes_hpc.planner.network_cost import Resource
-from holmes_hpc.planner.predict import Layout, core_pools, price
+from holmes_hpc.planner.predict import Layout, core_pools, price, with_gathers
 from holmes_hpc.planner.replicas import find_replicas
 from holmes_hpc.planner.schedules import make_schedule
 from holmes_hpc.planner.settings import Task
@@ -19,6 +21,7 @@ MOST_ACTIONS = 60_000
 """Longer steps are shortened before they are traced: they only repeat themselves."""
 _ACTIONS_A_MICROBATCH = 6
 Row = TypeVar("Row")
+Record = tuple[int, Action, float, float]
 _SENDS = {">F": ActionKind.SEND_ACTIVATION, ">B": ActionKind.SEND_GRADIENT}
 
 
@@ -36,38 +39,53 @@ class Transfer:
 class Trace:
     """A traced step. `records` are (rank, action, start, end); an optimizer's record begins when all ranks are there.
 
-    `microbatches` is how many of its own each pipeline ran: fewer than planned, where the step was shortened. Of
-    replicas that do the same at the same time only one is in it.
+    `gather_waits` says how long a rank's forwards waited inside for parameters. `microbatches` is how many of its own
+    each pipeline ran: fewer than planned, where the step was shortened. Of replicas that do the same at the same time
+    only one is in it, and a traced rank `stands_for` so many.
     """
 
     step_seconds: float
-    records: Sequence[tuple[int, Action, float, float]]
+    records: Sequence[Record]
     transfers: Sequence[Transfer]
+    gather_waits: Mapping[int, float]
+    stands_for: Mapping[int, int]
     microbatches: tuple[int, ...]
     shortened: bool
 
 
-def retrace(task: Task, layout: Layout, choice: ScheduleChoice, most_actions: int = MOST_ACTIONS) -> Trace:
-    """Simulate a step of a layout and return everything that was seen, of at most about `most_actions` actions."""
-    few, own, prices = _without_replicas(task, layout, choice)
+def retrace(task: Task, layout: Layout, choice: ScheduleChoice, most_actions: int = MOST_ACTIONS, *,
+            folded: bool = False) -> Trace:
+    """Simulate a step of a layout and return everything that was seen, of at most about `most_actions` actions.
+
+    With `folded`, one rank is traced for all that do the same on the same node, which takes less time.
+    """
+    few, own, prices, stands_for = _without_replicas(task, layout, choice, folded)
     counts = tuple(pipeline.microbatches for pipeline in few.pipelines)
     short = _shorten(few, own, most_actions)
-    schedule = make_schedule(short.pipelines, short.groups, short.reductions, own)
+    schedule = with_gathers(make_schedule(short.pipelines, short.groups, short.reductions, own), short.reductions,
+                            prices)
     timeline = simulate(schedule, short.reductions, prices, trace=True)
     records = [(rank, action, max(start, end - prices.optimizer[rank]) if action.kind is ActionKind.OPTIMIZER
                 else start, end) for rank, action, start, end in timeline.records]
     now = tuple(pipeline.microbatches for pipeline in short.pipelines)
-    return Trace(timeline.step_seconds, records, [_transfer(prices, *each) for each in timeline.transfers], now,
-                 now != counts)
+    return Trace(timeline.step_seconds, records, [_transfer(prices, *each) for each in timeline.transfers],
+                 _gather_waits(prices, records), stands_for, now, now != counts)
 
 
-def _without_replicas(task: Task, layout: Layout, choice: ScheduleChoice
-                      ) -> tuple[Layout, ScheduleChoice, Prices]:
+def _without_replicas(task: Task, layout: Layout, choice: ScheduleChoice, folded: bool
+                      ) -> tuple[Layout, ScheduleChoice, Prices, Mapping[int, int]]:
     if core_pools(task)[0]:
-        return layout, choice, price(task, layout)
+        return layout, choice, price(task, layout), dict.fromkeys(range(task.cluster.world_size), 1)
     replicas = find_replicas(task.cluster, layout.pipelines)
     few = dataclasses.replace(layout, pipelines=replicas.picked, reductions=replicas.restrict(layout.reductions))
-    return few, _of_pipelines(choice, replicas.chosen), replicas.fill_trunks(price(task, few))
+    own, prices = _of_pipelines(choice, replicas.chosen), replicas.fill_trunks(price(task, few))
+    same = replicas.rank_like()
+    if not folded:
+        return few, own, prices, Counter(same.values())
+    less = fold(few.pipelines, few.groups, few.reductions, prices, lambda rank: task.cluster.node_of(rank).slot,
+                turns=choice.turns)
+    few = dataclasses.replace(few, pipelines=less.pipelines, groups=less.groups, reductions=less.reductions)
+    return few, _of_pipelines(own, less.kept), less.prices, Counter(less.rank_like[rank] for rank in same.values())
 
 
 def _of_pipelines(choice: ScheduleChoice, chosen: Sequence[int]) -> ScheduleChoice:
@@ -96,10 +114,21 @@ def _shorten(layout: Layout, choice: ScheduleChoice, most_actions: int) -> Layou
     return dataclasses.replace(layout, pipelines=tuple(pipelines))
 
 
+def _gather_waits(prices: Prices, records: Sequence[Record]) -> dict[int, float]:
+    """Return, by rank, by how much forwards took longer than they compute; ranks that queue for cores are left out."""
+    waits: dict[int, float] = {}
+    for rank, action, start, end in records:
+        if action.kind is ActionKind.FORWARD and rank not in prices.core_pools:
+            compute = prices.compute[action.kind, action.pipeline, action.stage]
+            waits[rank] = waits.get(rank, 0.0) + max(0.0, end - start - compute)
+    return waits
+
+
 def _transfer(prices: Prices, what: str, start: float, end: float) -> Transfer:
     pair, _, message = what.partition(" ")
     if message:
         sender, receiver = map(int, pair.split(">"))
         return Transfer(_SENDS[f">{message[0]}"], tuple(prices.messages[sender, receiver].busy), start, end)
     kind, index = ActionKind(what[0]), int(what[1:])
-    return Transfer(kind, tuple(prices.reductions[index].busy), start, end)
+    parts = (prices.gathers if kind is ActionKind.GATHER else prices.buckets).get(index)
+    return Transfer(kind, tuple((parts[0].traffic if parts else prices.reductions[index]).busy), start, end)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from holmes_hpc.architecture import Architecture
+from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.cluster.nics import NICS
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
 from holmes_hpc.planner.describe import seconds_words
@@ -23,9 +25,12 @@ from holmes_hpc.planner.megatron_export.scripts import (
     rank_table,
     run_script,
 )
+from holmes_hpc.planner.shapes import divisors
 from holmes_hpc.values import Plan, Prediction
 
 __all__ = ["Export", "export"]
+
+_MOST_DEGREES = 4
 
 
 @dataclass(frozen=True)
@@ -56,26 +61,47 @@ def export(config: Any) -> Export:
     """Plan within what Megatron-LM can run, and return the files.
 
     With `parallel.strategy=auto` the fastest of the plans of auto, holmes and megatron that Megatron-LM can express,
-    as it runs them. Raises PlanRefusedError where there is none, with the reasons.
+    as it runs them. Where the plan of holmes has unlike data-parallel degrees and none was asked for, those that
+    divide the smallest fabric are tried. Raises PlanRefusedError where there is none, with the reasons.
     """
     limited = within_megatron(config)
     strategy = str(config.parallel.strategy)
-    found: list[tuple[float, Export]] = []
+    found: list[Export] = []
     refusals: list[PlanRefusedError] = []
     for name in ("auto", "holmes", "megatron") if strategy == "auto" else (strategy,):
         limited.parallel.strategy = name
-        try:
-            made = _export(limited, make_plan(limited, "slurm"), refusals)
-        except PlanRefusedError as refusal:
-            refusals.append(refusal)
-            continue
-        found.append((made.predicted.step_seconds, made))
+        made = _try(limited, refusals)
+        found += [made] if made else []
+        if name == "holmes" and not made and config.parallel.data is None:
+            for degree in _data_degrees(config):
+                limited.parallel.data = degree
+                other = _try(limited, [])
+                found += [other] if other else []
+            limited.parallel.data = None
     if not found:
         raise PlanRefusedError(" Or: ".join(dict.fromkeys(map(str, refusals))))
-    return min(found, key=lambda each: each[0])[1]
+    best = min(found, key=lambda each: each.predicted.step_seconds)
+    notes = [f"Another plan was left out. {refusal}" for refusal in dict.fromkeys(map(str, refusals))]
+    readme = "\n".join([best.files["README.txt"], *notes]) + "\n" if notes else best.files["README.txt"]
+    return dataclasses.replace(best, files={**best.files, "README.txt": readme})
 
 
-def _export(config: Any, plan: Plan, refusals: list[PlanRefusedError]) -> Export:
+def _try(config: Any, refusals: list[PlanRefusedError]) -> Export | None:
+    try:
+        return _export(config, make_plan(config, "slurm"))
+    except PlanRefusedError as refusal:
+        refusals.append(refusal)
+        return None
+
+
+def _data_degrees(config: Any) -> tuple[int, ...]:
+    """Return the largest data-parallel degrees that the smallest fabric can be divided into."""
+    cluster = ClusterDescription.from_config(config.cluster)
+    smallest = min(sum(node.gpus for node in nodes) for nodes in cluster.fabrics.values())
+    return divisors(smallest)[::-1][:_MOST_DEGREES]
+
+
+def _export(config: Any, plan: Plan) -> Export:
     grid = map_plan(plan)
     task, _ = restore(config, plan, "slurm")
     cluster = task.cluster
@@ -93,7 +119,7 @@ def _export(config: Any, plan: Plan, refusals: list[PlanRefusedError]) -> Export
         NICS[node.nic].rdma for node in cluster.nodes)
     decided = plan_arguments(config, plan, grid)
     files = {
-        "README.txt": _readme(plan, grid, predicted, refusals, wrapped=wrapped),
+        "README.txt": _readme(plan, grid, predicted, wrapped=wrapped),
         "ranks.txt": rank_table(grid, plan),
         "arguments.sh": arguments_script(decided, model_arguments(Architecture.from_config(config.model),
                                                                   plan.tied_embeddings)),
@@ -106,7 +132,7 @@ def _export(config: Any, plan: Plan, refusals: list[PlanRefusedError]) -> Export
     return Export(plan, predicted, files)
 
 
-def _readme(plan: Plan, grid: Grid, predicted: Prediction, refusals: list[PlanRefusedError], *, wrapped: bool) -> str:
+def _readme(plan: Plan, grid: Grid, predicted: Prediction, *, wrapped: bool) -> str:
     lines = [
         f"A plan of the strategy {plan.strategy} for Megatron-LM: tensor {grid.tensor}, pipeline {grid.pipeline}, data "
         f"{grid.data}, layers {'+'.join(map(str, grid.layers))}, {grid.microbatches} micro-batches of "
@@ -124,6 +150,5 @@ def _readme(plan: Plan, grid: Grid, predicted: Prediction, refusals: list[PlanRe
     if wrapped:
         lines.append("world_group.py   puts torch's default process group, for which Megatron-LM names no network, on "
                      "sockets")
-    lines += ["", *(f"Another plan was left out. {refusal}" for refusal in dict.fromkeys(map(str, refusals)))]
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join(lines) + "\n"
 

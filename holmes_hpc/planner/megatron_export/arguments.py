@@ -28,12 +28,19 @@ def plan_arguments(config: Any, plan: Plan, grid: Grid) -> list[tuple[str, ...]]
         found.append(("--recompute-granularity", plan.recompute))
     if plan.recompute == "full":
         found += [("--recompute-method", "uniform"), ("--recompute-num-layers", "1")]
-    if config.parallel.overlap_param_gather:
-        found += [("--use-distributed-optimizer",), ("--overlap-grad-reduce",), ("--overlap-param-gather",)]
-    elif config.parallel.overlap_grad_reduce:
-        found.append(("--overlap-grad-reduce",))
+    found += _synchronization(plan)
     precision = {"bfloat16": "--bf16", "float16": "--fp16"}.get(str(config.train.precision))
     return [*found, (precision,)] if precision else found
+
+
+def _synchronization(plan: Plan) -> list[tuple[str, ...]]:
+    """Return the optimizer's arguments; Megatron overlaps gathers only where it overlaps reductions as well."""
+    how = plan.synchronization
+    found: list[tuple[str, ...]] = [("--use-distributed-optimizer",)] if how.sharded else []
+    if how.overlap_grad_reduce:
+        found += [("--overlap-grad-reduce",), ("--ddp-bucket-size", f"{how.bucket_mib * 2**20 / 4:.0f}")]
+        found += [("--overlap-param-gather",)] if how.sharded and how.overlap_param_gather else []
+    return found
 
 
 def model_arguments(model: Architecture, tied_embeddings: bool) -> list[tuple[str, ...]]:

@@ -1,0 +1,71 @@
+"""Links as a probe measured them: the file that it writes and that `cluster.measured` names."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holmes_hpc.errors import ConfigurationError
+
+FORMAT_VERSION = 1
+
+_FULL_SHARE = 0.8
+"""Pairs of nodes that together move less than this share of what they move one by one share something."""
+
+
+@dataclass(frozen=True)
+class MeasuredLink:
+    """One class of node pairs: a network between two fabrics, or inside one (`local`: inside a node of a label).
+
+    `bandwidth_gbps` (10^9 bit/s in one direction) and `latency_us` (one way) are those of one pair alone, named by
+    `nodes`; `together_gbps` is the sum over `pairs` disjoint pairs at once.
+    """
+
+    network: str
+    between: tuple[str, str]
+    nodes: tuple[str, str]
+    bandwidth_gbps: float
+    latency_us: float
+    pairs: int = 1
+    together_gbps: float | None = None
+
+    @property
+    def trunk_gbps(self) -> float | None:
+        """What all nodes share on this link; None where pairs do not hinder each other, or only one was tried."""
+        if self.together_gbps is None or self.together_gbps > _FULL_SHARE * self.pairs * self.bandwidth_gbps:
+            return None
+        return self.together_gbps
+
+
+def to_json(links: Sequence[MeasuredLink], **further: Any) -> dict[str, Any]:
+    """Return the content of the file; `further` are facts for people, such as when and with what it was measured."""
+    return {"format": FORMAT_VERSION, **further, "links": [dataclasses.asdict(link) for link in links]}
+
+
+def read_measured(path: str | None) -> tuple[MeasuredLink, ...]:
+    """Return the links of `cluster.measured`; none where nothing is named. Raises ConfigurationError."""
+    if path is None:
+        return ()
+    place = Path(path).expanduser()
+    try:
+        data = json.loads(place.read_text())
+        if data["format"] != FORMAT_VERSION:
+            raise ValueError(f"format {data['format']} is not {FORMAT_VERSION}")
+        return tuple(MeasuredLink(**{**link, "between": tuple(link["between"]), "nodes": tuple(link["nodes"])})
+                     for link in data["links"])
+    except OSError as error:
+        raise ConfigurationError(f"cluster.measured={path}: {error.strerror}; measure by `holmes probe`, or leave it "
+                                 "out") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(f"cluster.measured={path} is no file of `holmes probe`: {error}; measure again, or "
+                                 "leave it out") from error
+
+
+def find_link(links: Sequence[MeasuredLink], network: str, end_a: str, end_b: str) -> MeasuredLink | None:
+    """Return what was measured of a network between two fabrics (`local`: labels), in either order."""
+    return next((link for link in links if link.network == network and sorted(link.between) == sorted((end_a, end_b))),
+                None)
