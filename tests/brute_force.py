@@ -6,7 +6,7 @@ What is enumerated, for each set of whole nodes that may be used and each micro-
 * every way to put those groups into pipelines and into the order of stages, each rank in one stage, pipelines of any
   length beside one another, every cut of the layers and every division of the micro-batches;
 * every way to divide the groups into stages that all pipelines share (each rank may then serve several pipelines);
-* the schedules that the cost model compares for a layout, and 1F1B with up to `most_warmup` extra forwards.
+* the schedules that the cost model compares for a layout, each with up to `most_warmup` extra warm-up forwards.
 
 Equal ranks of a node are not told apart. A layout is left out unpriced when a bound that no simulation can beat, its
 compute alone, is already above the limit that is asked for.
@@ -14,6 +14,7 @@ compute alone, is already above the limit that is asked for.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -35,7 +36,7 @@ Names = dict[Ranks, tuple[str, int]]
 class BruteForce:
     """All layouts of one task."""
 
-    def __init__(self, task: Task, *, may_idle: bool = True, most_warmup: int = 2, unlike: bool = True) -> None:
+    def __init__(self, task: Task, *, may_idle: bool = True, most_warmup: int = 4, unlike: bool = True) -> None:
         self.whole, self.may_idle, self.most_warmup, self.unlike = task, may_idle, most_warmup, unlike
         self.task = task
         self.priced = self.looked_at = 0
@@ -73,8 +74,9 @@ class BruteForce:
             return math.inf
         best = math.inf
         layout = Layout(pipelines, groups, reductions, size, task.synchronization("auto"))
-        choices = [*candidate_schedules(task, layout),
-                   *(ScheduleChoice("1f1b", extra) for extra in range(1, self.most_warmup + 1))]
+        compared = candidate_schedules(task, layout)
+        choices = [*compared, *(dataclasses.replace(choice, warmup_extra=extra, hop_warmups=())
+                                for choice in compared for extra in range(self.most_warmup + 1))]
         for choice in dict.fromkeys(choices):
             self.priced += 1
             predicted = predict(task, layout, choice)

@@ -130,10 +130,13 @@ class Space:
         return frozenset(self.kinds[kind].fabric for kind, _, _ in template.segments)
 
     def work_bound(self, size: int, microbatches: int) -> float:
-        """Return a step time that no fleet beats: all GPUs busy with layers all the time."""
+        """Return a step time that no fleet beats: all GPUs busy with layers and the head all the time."""
         rate = sum(kind.total_gpus / min(tensor * self.pricing.layer_seconds(kind, tensor, size) for tensor in degrees)
                    for kind, degrees in zip(self.kinds, self.degrees, strict=True))
-        return microbatches * self.num_layers / rate
+        head = min(self.pricing.end_seconds(kind, tensor, size, first=False, last=True)
+                   / self.pricing.layer_seconds(kind, tensor, size)
+                   for kind, degrees in zip(self.kinds, self.degrees, strict=True) for tensor in degrees)
+        return microbatches * (self.num_layers + head) / rate
 
 
 def tensor_degrees_of(task: Task, kind: Kind) -> tuple[int, ...]:

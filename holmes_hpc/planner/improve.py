@@ -45,7 +45,7 @@ def _unlike(priced: Sequence[Priced]) -> list[Priced]:
     seen: dict[object, Priced] = {}
     for each in priced:
         key = tuple(tuple(stage.ranks for stage in pipeline.stages) for pipeline in each.layout.pipelines)
-        seen.setdefault(key, each)
+        seen.setdefault((key, each.schedule.name, each.layout.micro_batch_size), each)
     return list(seen.values())
 
 

@@ -22,7 +22,7 @@ from holmes_hpc.planner.templates import BACKWARD_SHARE, StageTable, cut_layers,
 MeshStage = tuple[int, int, int]
 """(index of the kind, tensor-parallel degree, width: the number of tensor-parallel groups)."""
 
-_MOST_MESHES = 800
+_MOST_MESHES = 1500
 _MOST_TORN = 250
 _MOST_TORN_STAGES = 4
 """Meshes and stages up to which every order of stages is tried."""
