@@ -93,6 +93,8 @@ def _setting(error: OmegaConfBaseException, place: str) -> str:
     setting, known, prefix = _find(key)
     first = str(error.msg or error).splitlines()[0].rstrip(".")
     if isinstance(error, ConfigKeyError | ConfigAttributeError):
+        if key.startswith("cluster.partitions.") and key.count(".") == 2:
+            return _no_such_label(key.split(".")[2])
         if setting is not None and not place.startswith("+"):
             return f"{key}: {setting.path} has no such name yet; add it with a plus, as in '+{key}=VALUE'."
         return place + _no_such_key(error, key, prefix, known, first)
