@@ -151,7 +151,7 @@ def test_the_simulator_and_the_closed_form_agree(pipeline, tensor):
     config = compose(["+cluster=ib", "model=gpt_1_7b", "parallel=megatron", f"parallel.pipeline={pipeline}",
                       f"parallel.tensor={tensor}", "parallel.micro_batch_size=2", "train.global_batch_size=128",
                       "train.precision=bfloat16", "parallel.overlap_grad_reduce=false",
-                      "parallel.overlap_param_gather=false"])
+                      "parallel.overlap_param_gather=false", "optimizer.sharded=false"])
     made = plan(config, mode="slurm")
     model = gpt(2304, 24, 24, 2048)
     run = RegularRun(model, A100, 128, 2, tensor, pipeline, 8 // tensor // pipeline, precision="bfloat16",
