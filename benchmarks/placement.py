@@ -1,6 +1,6 @@
 """Holmes's placement against Megatron's on the emulated cluster, side by side in one run.
 
-    python -m benchmarks.placement [--steps N] [--out FOLDER]
+    python -m benchmarks.placement [--steps N] [--repetitions N] [--out FOLDER]
 
 Three models fixed beforehand, ranks numbered node by node and alternately, the same degrees, layer split,
 micro-batch, precision and schedule on both sides. All results are shown.
@@ -50,6 +50,7 @@ def main() -> None:
     """Run every pair, print the table as Markdown, draw the picture."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--repetitions", type=int, default=2, help="runs of each pair, in turn")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "pictures")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "benchmark")
     arguments = parser.parse_args()
@@ -60,7 +61,7 @@ def main() -> None:
     for hidden in HIDDEN_SIZES:
         for order in ORDERS:
             rates: dict[str, list[float]] = {strategy: [] for strategy in STRATEGIES}
-            for _ in range(2):
+            for _ in range(arguments.repetitions):
                 for strategy in STRATEGIES:
                     rates[strategy] += run(arguments.runs, strategy, order, hidden, arguments.steps)
             results[hidden, order] = rates
