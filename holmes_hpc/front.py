@@ -190,7 +190,8 @@ def _run_hydra(command: Command, argv: list[str], jobs: _Jobs) -> int:
 def _sweep(command: Command, jobs: _Jobs, configs: Sequence[DictConfig], words: Sequence[str], place: Path
            ) -> list[Outcome] | None:
     """Check every job of a sweep, as its sweeper made it, and act for all together if the command can."""
-    assert command.sweep is not None
+    if command.sweep is None:
+        raise TypeError(f"the command {command.verb} has no sweep")
     jobs.started = True
     for config in configs:
         check(config, cluster_required=command.cluster_required)
