@@ -13,10 +13,10 @@ from holmes_hpc.cluster import ClusterDescription, Node
 from holmes_hpc.cluster.nics import ETHERNET, NICS
 from holmes_hpc.errors import NetworkError, PlanRefusedError
 from holmes_hpc.launch.backend import GLOO, NCCL, decide_backend
+from holmes_hpc.launch.job_plan import plan_for_job
 from holmes_hpc.launch.mismatch import Mismatch, find_mismatches, interfaces_of
 from holmes_hpc.launch.node_report import NodeReport
 from holmes_hpc.planner import bind
-from holmes_hpc.planner import plan as make_plan
 from holmes_hpc.values import Plan
 
 LOG = logging.getLogger(__name__)
@@ -57,8 +57,9 @@ def allocate(config: Any, plan: Plan, given: Sequence[GivenNode]) -> tuple[Plan,
     """Return the plan bound to the step's nodes (in rank order), and the allocation.
 
     Plans anew where nodes come in another order than planned, or use Ethernet after a mismatch. Raises
-    PlanRefusedError when the step has other nodes or tasks than the cluster file describes, NetworkError (with
-    `launch.on_mismatch=fail`) or ExcludeNodesError (`exclude_node`) when a node is not as described.
+    ConfigurationError when the new plan leaves nodes out, PlanRefusedError when the step has other nodes or tasks than
+    the cluster file describes, NetworkError (with `launch.on_mismatch=fail`) or ExcludeNodesError (`exclude_node`) when
+    a node is not as described.
     """
     cluster = ClusterDescription.from_config(config.cluster)
     found = _assign(cluster, given)
@@ -69,7 +70,7 @@ def allocate(config: Any, plan: Plan, given: Sequence[GivenNode]) -> tuple[Plan,
     slots = {node.slot: report.node for node, report in found}
     if not _is_planned_for(plan, nodes):
         LOG.info("the nodes are others than planned, or in another order: planning anew")
-        plan = make_plan(config, mode="slurm", cluster=dataclasses.replace(cluster, nodes=nodes))
+        plan = plan_for_job(config, dataclasses.replace(cluster, nodes=nodes))
     first, report = found[0]
     host = report.interfaces.get(interfaces_of(first)[ETHERNET]) or report.node
     return bind(plan, slots), Allocation(slots, host, ethernet_only, backend)

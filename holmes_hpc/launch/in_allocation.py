@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from holmes_hpc.cluster.slurm import StepLayout, read_allocation, read_place, read_step
 from holmes_hpc.cluster.slurm.allocation import INTERACTIVE, STEP, Allocation
 from holmes_hpc.errors import HolmesError, LaunchImpossibleError, RunFailedError
+from holmes_hpc.launch.job_plan import plan_for_job
 from holmes_hpc.launch.progress import make_reporter
 from holmes_hpc.launch.slurm_rank import be_rank
 from holmes_hpc.runs import RunFolder, Start, read_metrics, write_job, write_result
@@ -192,9 +193,7 @@ def _earlier_folder(place: Path, layout: StepLayout) -> RunFolder | None:
 
 
 def _new_folder(config: Any, layout: StepLayout, base: Path, name: str) -> RunFolder:
-    from holmes_hpc.planner import plan
-
-    chosen = plan(config, mode="slurm").to_json()
+    chosen = plan_for_job(config).to_json()
     folder = RunFolder.create(base, name)
     folder.write_text(folder.config_path, OmegaConf.to_yaml(config))
     folder.write_text(folder.plan_path, chosen)
