@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from holmes_hpc.cluster.slurm import read_step
+from holmes_hpc.launch.slurm_rank import be_rank
 from holmes_hpc.launch.stopping import Stopping
 from holmes_hpc.runs import RunFolder, Start, read_result, update_job, write_result
 from holmes_hpc.submit.outcome import MOST_FRUITLESS_STARTS
@@ -226,6 +228,8 @@ def test_starts_without_a_step_come_to_an_end(run: RunFolder, tmp_path: Path, in
 
 STOPPING = """\
 import os, sys, time
+from holmes_hpc.cluster.slurm import read_step
+from holmes_hpc.launch.slurm_rank import be_rank
 from holmes_hpc.launch.stopping import Stopping, block_signals
 block_signals()
 time.sleep(0.5)
@@ -276,3 +280,18 @@ def test_signals_are_taken_from_the_first_line_on(tmp_path: Path, phase: str, nu
 def test_the_signals_name_is_a_signal() -> None:
     with pytest.raises(KeyError):
         Stopping("NONE", bool, lambda name: None)
+
+
+def test_a_completed_run_is_not_trained_again_where_slurm_requeues_its_job(
+        run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    run.write_text(run.config_path, "train: {}\n")
+    write_result(run, "completed", error=None, emulated=False)
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_JOB_NODELIST": "n1", "SLURM_STEP_NODELIST": "n1",
+            "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0",
+            "SLURMD_NODENAME": "n1", "SLURM_GTIDS": "0", "SLURM_RESTART_COUNT": "2"}
+    before = run.result_path.read_text()
+    assert be_rank(run, read_step(step), supervised=True) == 0
+    assert "nothing is left to do" in capsys.readouterr().err
+    assert run.result_path.read_text() == before
+    assert Start.newest(run) is None
+    assert outcome([str(run.path), "0", "--requeue"]) == 0
