@@ -37,7 +37,7 @@ def train(config: Any) -> tuple[int, float]:
     cluster = ClusterDescription.from_config(config.cluster)
     decision = decide_mode(config, cluster, os.environ)
     if decision.mode == "rank":
-        return run_as_rank(config), 0.0
+        run_as_rank(config)
     chosen = plan(config, mode="slurm" if decision.mode == "srun" else decision.mode)
     refuse_unsupported(config)
     _refuse_idle_nodes(cluster, chosen, decision)
