@@ -14,7 +14,7 @@ from typing import Any
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import HolmesError, LaunchImpossibleError
 from holmes_hpc.launch.resume import resolve_resume
-from holmes_hpc.launch.train import make_folder, refuse_unsupported
+from holmes_hpc.launch.train import check_before, make_folder, refuse_unsupported
 from holmes_hpc.planner import plan
 from holmes_hpc.runs import read_result
 from holmes_hpc.runs.files import write_json_atomic
@@ -92,6 +92,7 @@ def _unlike(decisions: Sequence[Decision], words: Sequence[str]) -> str:
 
 
 def _prepare(config: Any, words: str) -> SweepRun:
+    check_before(config)
     chosen = plan(config, mode="slurm")
     refuse_unsupported(config)
     config.train.resume = resolve_resume(config)

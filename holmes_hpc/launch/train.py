@@ -11,7 +11,9 @@ from typing import Any
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.data.before import check_data_files
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.here import run_here
 from holmes_hpc.launch.in_allocation import run_as_rank, run_in_allocation
@@ -19,6 +21,7 @@ from holmes_hpc.launch.on_slurm import show_dry_run, submit_and_follow
 from holmes_hpc.launch.resume import resolve_resume
 from holmes_hpc.planner import bind, plan, render
 from holmes_hpc.runs import RunFolder, heal, read_result
+from holmes_hpc.runs.place import check_place
 from holmes_hpc.submit import Decision, decide_mode
 from holmes_hpc.values import Plan
 from holmes_hpc.values.capabilities import unsupported
@@ -38,6 +41,7 @@ def train(config: Any) -> tuple[int, float]:
     decision = decide_mode(config, cluster, os.environ)
     if decision.mode == "rank":
         return run_as_rank(config), 0.0
+    check_before(config)
     chosen = plan(config, mode="slurm" if decision.mode == "srun" else decision.mode)
     refuse_unsupported(config)
     _refuse_idle_nodes(cluster, chosen, decision)
@@ -62,14 +66,26 @@ def train(config: Any) -> tuple[int, float]:
     return status, float(result.get("tokens_per_second_median") or 0.0)
 
 
+def check_before(config: Any) -> None:
+    """Check what planning does not need and the run will: a place for its folder, and the files of its data.
+
+    Raises ConfigurationError or, where the disk is full, RunFailedError.
+    """
+    check_place(Path(config.run.folder), run_name(config))
+    check_data_files(config.data, Architecture.from_config(config.model))
+
+
+def run_name(config: Any) -> str:
+    """Return the run's name: the cluster's, unless `run.name` is set."""
+    return str(config.run.name or config.cluster.name)
+
+
 def make_folder(config: Any, chosen: Plan) -> RunFolder:
-    """Make the run folder with its configuration and plan."""
+    """Make the run folder with its configuration and plan; where that fails, nothing of it stays."""
     base = Path(config.run.folder)
     heal(base)
-    folder = RunFolder.create(base, config.run.name or config.cluster.name)
-    folder.write_text(folder.config_path, OmegaConf.to_yaml(config))
-    folder.write_text(folder.plan_path, chosen.to_json())
-    return folder
+    return RunFolder.create(base, run_name(config), {"config.yaml": OmegaConf.to_yaml(config),
+                                                     "plan.json": chosen.to_json()})
 
 
 def _launch(config: Any, chosen: Plan, cluster: ClusterDescription, folder: RunFolder, decision: Decision) -> int:
