@@ -9,6 +9,7 @@ and `holmes throughput` is the way.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="where pictures go; default: the run's folder for one run, else the current folder",
+        help="where pictures go; default: the run's folder, of several runs the nearest folder that holds them all",
     )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the table of runs as CSV")
     parser.add_argument(
@@ -111,7 +112,7 @@ def _draw(arguments: argparse.Namespace, found: list[Run], shown: pd.DataFrame) 
     from analysis.pictures import loss_picture, throughput_picture
     from analysis.tables import steps_table
 
-    out = arguments.out or (found[0].folder if len(found) == 1 else Path())
+    out = arguments.out or _common_folder([run.folder for run in found])
     steps = steps_table(found)
     lines: list[str] = []
     try:
@@ -128,6 +129,11 @@ def _draw(arguments: argparse.Namespace, found: list[Run], shown: pd.DataFrame) 
         raise ConfigurationError(
             f"{out}: cannot write pictures there: {error.strerror}; name a folder by --out"
         ) from None
+
+
+def _common_folder(folders: list[Path]) -> Path:
+    """Return the nearest folder that holds all; of one folder itself."""
+    return folders[0] if len(folders) == 1 else Path(os.path.commonpath([folder.absolute() for folder in folders]))
 
 
 def _draw_timeline(found: list[Run], path: Path, step: int | None) -> list[str]:

@@ -211,6 +211,20 @@ def test_the_panel_holds_what_was_simulated():
     assert "predicted, the cluster as described" in panel.title and "holmes PP2xDP4" in panel.title
 
 
+def test_links_beyond_the_most_are_counted_in_the_title_and_the_busiest_drawn(monkeypatch):
+    config, chosen = made(*TWO_STAGES)
+    monkeypatch.setattr("analysis.predicted.MOST_LINKS", 1000)
+    whole = predicted_panel(config, chosen)
+    seconds = (whole.links["end"] - whole.links["start"]).groupby(whole.links["link"]).sum()
+    monkeypatch.setattr("analysis.predicted.MOST_LINKS", 3)
+    panel = predicted_panel(config, chosen)
+    drawn = set(panel.links["link"])
+    assert len(drawn) == 3 < len(seconds)
+    assert seconds[list(drawn)].min() >= seconds.drop(list(drawn)).max()
+    assert f"the 3 busiest of {len(seconds)} links" in panel.title.replace("\n", " ")
+    assert "busiest" not in whole.title
+
+
 def test_the_picture_is_drawn(tmp_path, capsys):
     path = tmp_path / "plan.png"
     assert cli.run(["plan", MIXED, "output=json", f"picture={path}"]) == 0
