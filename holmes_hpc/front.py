@@ -32,6 +32,8 @@ from holmes_hpc.runs.place import check_place
 FAILED = 1
 WRONG = 2
 INTERRUPTED = 130
+STATES = {0: "done", FAILED: "failed", WRONG: "refused", 3: "preempted", INTERRUPTED: "interrupted"}
+"""What an exit status means, in a word."""
 SWEEPS = "sweeps"
 """Where Hydra keeps its record of a sweep, below `run.folder`."""
 
@@ -213,8 +215,6 @@ def _act(command: Command, config: DictConfig) -> Outcome:
 
 
 def _table(jobs: _Jobs) -> str:
-    rows = ["", f"{'status':>6}  {'tokens/s':>10}  overrides"]
-    for overrides, (status, tokens_per_second) in jobs.outcomes:
-        speed = "" if tokens_per_second is None else f"{tokens_per_second:.0f}"
-        rows.append(f"{status:>6}  {speed:>10}  {overrides}")
+    rows = ["", f"{'state':<11}  overrides"]
+    rows += [f"{STATES.get(status, str(status)):<11}  {overrides}" for overrides, (status, _) in jobs.outcomes]
     return "\n".join(rows) + "\n"

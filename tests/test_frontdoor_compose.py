@@ -194,7 +194,8 @@ def test_a_sweep_runs_every_job_and_fails_when_one_does(
         ("mixed", "holmes"), ("mixed", "megatron"), ("ib", "holmes"), ("ib", "megatron")
     ]
     table = capsys.readouterr().err
-    assert "+cluster=ib parallel=megatron" in table and "tokens/s" in table
+    assert [line.split() for line in table.splitlines()[-2:]] == [
+        ["done", "+cluster=ib", "parallel=holmes"], ["done", "+cluster=ib", "parallel=megatron"]]
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     assert [path.name for path in (tmp_path / "runs").rglob("*.yaml")] == ["multirun.yaml"]
 

@@ -46,6 +46,15 @@ def _headline(plan: Plan) -> Text:
     return text
 
 
+def in_a_line(plan: Plan) -> str:
+    """Return what a plan is in a few words: strategy, pipelines, schedule and predicted seconds."""
+    depths = sorted({len(pipeline.stages) for pipeline in plan.pipelines})
+    stages = "-".join(map(str, dict.fromkeys((depths[0], depths[-1])))) + (" stage" if depths == [1] else " stages")
+    count = len(plan.pipelines)
+    return (f"{plan.strategy}: {plan.world_size} ranks, {count} pipeline{'s' if count > 1 else ''} of {stages}, "
+            f"{plan.schedule.name}, predicted {seconds_words(plan.predicted.step_seconds)} a step")
+
+
 def _options(plan: Plan) -> str:
     sequence = ", sequence parallel" if plan.sequence_parallel else ""
     return sequence + (f", {plan.recompute} recomputation" if plan.recompute != "none" else "")
