@@ -91,7 +91,7 @@ def _unlike(decisions: Sequence[Decision], words: Sequence[str]) -> str:
     count = sum(decision.mode == "slurm" for decision in decisions)
     odd, what = next((decision, what) for decision, what in zip(decisions, words, strict=True)
                      if decision.mode != "slurm")
-    return (f"{count} of the {len(words)} runs go to Slurm, but not `{what}`: {odd.reason}. Runs that are compared "
+    return (f"{count} of the {len(words)} runs go to Slurm, but not `{what}`: {odd.full_reason}. Runs that are compared "
             "belong on one machine: mend that cluster file, leave it out, or set launch.mode=emulated for all")
 
 

@@ -63,7 +63,7 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
         console = Console(width=None if sys.stdout.isatty() else PLAN_WIDTH)
         console.print(render(chosen, cluster))
     if config.launch.dry_run:
-        LOG.warning("launch.dry_run: nothing is started; it would go to: %s", decision.reason)
+        LOG.warning("launch.dry_run: nothing is started; it would go to: %s", decision.full_reason)
         if decision.mode == "slurm":
             show_dry_run(config)
         return 0, None
