@@ -71,7 +71,7 @@ def test_shares_add_up_and_agree_with_the_prediction():
     config, chosen = made(*TWO_STAGES, *SLOW)
     mean = explain(config, chosen).limits.mean
     assert mean.compute + mean.neighbours + mean.sums == pytest.approx(1)
-    assert 1 - mean.compute == pytest.approx(chosen.predicted.bubble_fraction)
+    assert 1 - mean.compute == pytest.approx(chosen.predicted.idle_fraction)
     assert min(mean.compute, mean.neighbours, mean.sums) > 0
 
 

@@ -258,8 +258,8 @@ def test_modes_price_different_machines() -> None:
 def test_emulated_step_takes_at_least_the_work_of_all_ranks_on_the_cores() -> None:
     made = make(MIXED, "parallel=holmes", "parallel.pipeline=2", mode="emulated")
     predicted = made.predicted
-    assert predicted.bubble_fraction is not None
-    busy = (1 - predicted.bubble_fraction) * predicted.step_seconds * made.world_size
+    assert predicted.idle_fraction is not None
+    busy = (1 - predicted.idle_fraction) * predicted.step_seconds * made.world_size
     assert predicted.step_seconds >= busy / len(os.sched_getaffinity(0)) * 0.999
 
 

@@ -69,7 +69,7 @@ def test_folding_changes_no_prediction(name: str) -> None:
     predicted = predict(task, layout, choice)
     assert predicted.step_seconds == pytest.approx(whole.step_seconds, rel=0.01)
     busy = sum(whole.busy_seconds.values()) / task.cluster.world_size
-    assert predicted.bubble_fraction == pytest.approx(1 - busy / predicted.step_seconds, abs=0.01)
+    assert predicted.idle_fraction == pytest.approx(1 - busy / predicted.step_seconds, abs=0.01)
     memory = memory_gib_per_rank(compute_cost(task), task.cluster, layout.pipelines, 1, peak_in_flight(schedule))
     assert predicted.memory_gib_per_rank == pytest.approx(memory)
 

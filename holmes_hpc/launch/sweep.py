@@ -91,8 +91,8 @@ def _unlike(decisions: Sequence[Decision], words: Sequence[str]) -> str:
     count = sum(decision.mode == "slurm" for decision in decisions)
     odd, what = next((decision, what) for decision, what in zip(decisions, words, strict=True)
                      if decision.mode != "slurm")
-    return (f"{count} of the {len(words)} runs go to Slurm, but not `{what}`: {odd.full_reason}. Runs that are compared "
-            "belong on one machine: mend that cluster file, leave it out, or set launch.mode=emulated for all")
+    return (f"{count} of the {len(words)} runs go to Slurm, but not `{what}`: {odd.full_reason}. Runs that are "
+            "compared belong on one machine: mend that cluster file, leave it out, or set launch.mode=emulated for all")
 
 
 def _prepare(config: Any, words: str) -> SweepRun:

@@ -40,9 +40,10 @@ def _headline(plan: Plan) -> Text:
                 f"{_options(plan)}\n")
     text.append(f"predicted for {machine}: ")
     text.append(f"{seconds_words(predicted.step_seconds)} a step", style="bold")
-    bubble = "" if predicted.bubble_fraction is None else f", bubble {100 * predicted.bubble_fraction:.0f} %"
+    idle = predicted.idle_fraction
+    computing = "" if idle is None else f", ranks compute {100 * (1 - idle):.0f} %"
     text.append(f", {predicted.tokens_per_second:,.0f} tokens/s, {predicted.tflops_per_gpu:.3g} TFLOPS a GPU, at most "
-                f"{max(predicted.memory_gib_per_rank):.1f} GiB a rank{bubble}")
+                f"{max(predicted.memory_gib_per_rank):.1f} GiB a rank{computing}")
     return text
 
 
