@@ -368,6 +368,12 @@ def test_table_shows_everything_at_a_glance() -> None:
                  "the cluster as described", "rejected", "megatron"):
         assert word in text
     assert max(map(len, text.splitlines())) <= 120
+    place = "note: ib/0 is the first node of the label ib: an emulated or local run calls it ib-0"
+    assert place in text
+    bound = bind(made, {rank.slot: f"n{rank.slot[-1]}-{rank.fabric}" for rank in made.ranks})
+    buffer = io.StringIO()
+    Console(file=buffer, width=120).print(render(bound, cluster))
+    assert place not in buffer.getvalue() and "n0-ib" in buffer.getvalue(), "machines are known"
     buffer = io.StringIO()
     Console(file=buffer, width=120).print(render(plan(config, "emulated"), cluster))
     assert "this machine" in buffer.getvalue()

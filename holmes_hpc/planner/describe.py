@@ -25,8 +25,19 @@ def render(plan: Plan, cluster: ClusterDescription) -> RenderableType:
     parts: list[RenderableType] = [_headline(plan), _fabrics(plan, cluster), _pipelines(plan), _groups(plan)]
     if plan.rejected:
         parts.append(_rejected(plan))
-    parts += [Text(f"note: {note}", style="dim") for note in plan.notes]
+    notes = [*_place_names(plan), *plan.notes]
+    parts += [Text(f"note: {note}", style="dim") for note in notes]
     return Lines(*parts)
+
+
+def _place_names(plan: Plan) -> list[str]:
+    """Say what the names of nodes mean in a plan that no machines were given to yet."""
+    first = plan.ranks[0]
+    if first.node is not None:
+        return []
+    label = first.slot.rpartition("/")[0]
+    return [f"{first.slot} is the first node of the label {label}: an emulated or local run calls it "
+            f"{first.slot.replace('/', '-')}, a job of Slurm by its host name"]
 
 
 def _headline(plan: Plan) -> Text:
