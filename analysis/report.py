@@ -20,7 +20,7 @@ from analysis.by_rank import by_rank_table
 from analysis.printing import print_ranks, print_runs
 from analysis.reading import Run, read_runs
 from analysis.tables import runs_table
-from analysis.throughput import draw_pictures
+from analysis.throughput import common_folder, draw_pictures
 from holmes_hpc import __version__
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import ConfigurationError, HolmesError
@@ -48,14 +48,14 @@ def main(argv: list[str] | None = None) -> int:
         "One HTML page of runs, finished or running: figures, pictures, plans, configurations and environments."))
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run folder, or a folder that holds runs")
     parser.add_argument("--output", type=Path, metavar="FILE", help=(
-        "the page to write (default: report.html in the run's folder for one run, else in the current folder)"))
+        "the page to write (default: report.html in the run's folder, of several runs in the nearest folder that holds them all)"))
     try:
         arguments = parser.parse_args(argv)
     except SystemExit as end:
         return int(end.code or 0)
     try:
         found = read_runs(*arguments.runs)
-        path = arguments.output or (found[0].folder if len(found) == 1 else Path()) / "report.html"
+        path = arguments.output or common_folder([run.folder for run in found]) / "report.html"
         text = page(found)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -9,6 +9,7 @@ and `holmes throughput` is the way.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="where pictures go; default: the run's folder for one run, else the current folder",
+        help="where pictures go; default: the run's folder, of several runs the nearest folder that holds them all",
     )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the table of runs as CSV")
     parser.add_argument(
@@ -101,7 +102,7 @@ def _report(arguments: argparse.Namespace) -> int:
         print_groups(console, groups, arguments.by)
     if not arguments.no_pictures:
         notes = Console(stderr=True, soft_wrap=True) if arguments.json else Console(soft_wrap=True)
-        out = arguments.out or (found[0].folder if len(found) == 1 else Path())
+        out = arguments.out or common_folder([run.folder for run in found])
         for line in draw_pictures(found, out, shown, arguments.by, arguments.step):
             notes.print(line, markup=False, highlight=False)
     return 0
@@ -134,6 +135,11 @@ def draw_pictures(found: list[Run], out: Path, shown: pd.DataFrame | None = None
         raise ConfigurationError(
             f"{out}: cannot write pictures there: {error.strerror}; name a folder by --out"
         ) from None
+
+
+def common_folder(folders: list[Path]) -> Path:
+    """Return the nearest folder that holds all; of one folder itself."""
+    return folders[0] if len(folders) == 1 else Path(os.path.commonpath([folder.absolute() for folder in folders]))
 
 
 def _draw_timeline(found: list[Run], path: Path, step: int | None) -> list[str]:

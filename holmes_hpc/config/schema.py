@@ -229,6 +229,8 @@ class Data:
                          valid=("random", "epoch"))
     cache: str = setting("${run.folder}/token_cache", "text: folder that keeps the tokens for later runs")
     sources: list[Source] = setting([], "mixture: what is mixed, each with a weight")
+    check_before_start: bool = setting(True, "look at the files here, before anything is started; false where the "
+                                             "nodes see other files than this machine")
 
 
 @dataclass

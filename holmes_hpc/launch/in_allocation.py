@@ -199,9 +199,7 @@ def _new_folder(config: Any, layout: StepLayout, base: Path, name: str) -> RunFo
     from holmes_hpc.planner import plan
 
     chosen = plan(config, mode="slurm").to_json()
-    folder = RunFolder.create(base, name)
-    folder.write_text(folder.config_path, OmegaConf.to_yaml(config))
-    folder.write_text(folder.plan_path, chosen)
+    folder = RunFolder.create(base, name, {"config.yaml": OmegaConf.to_yaml(config), "plan.json": chosen})
     write_job(folder, job_id=layout.allocation.requeue_id, emulated=False, restarts=layout.restart_count,
               environment=os.environ)
     link_job(folder, layout.allocation.requeue_id)
