@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         "One HTML page of runs, finished or running: figures, pictures, plans, configurations and environments."))
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run folder, or a folder that holds runs")
     parser.add_argument("--output", type=Path, metavar="FILE", help=(
-        "the page to write (default: report.html in the run's folder, of several runs in the nearest folder that holds them all)"))
+        "the page to write (default: report.html in the run's folder, of several runs in the folder that holds them)"))
     try:
         arguments = parser.parse_args(argv)
     except SystemExit as end:

@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from holmes_hpc.cluster.slurm import StepLayout, read_allocation, read_place, read_step
 from holmes_hpc.cluster.slurm.allocation import INTERACTIVE, STEP, Allocation
 from holmes_hpc.errors import HolmesError, LaunchImpossibleError, RunFailedError
+from holmes_hpc.launch.job_plan import plan_for_job
 from holmes_hpc.launch.leaving import leave_process
 from holmes_hpc.launch.progress import make_reporter
 from holmes_hpc.launch.slurm_rank import be_rank
@@ -196,9 +197,7 @@ def _earlier_folder(place: Path, layout: StepLayout) -> RunFolder | None:
 
 
 def _new_folder(config: Any, layout: StepLayout, base: Path, name: str) -> RunFolder:
-    from holmes_hpc.planner import plan
-
-    chosen = plan(config, mode="slurm").to_json()
+    chosen = plan_for_job(config).to_json()
     folder = RunFolder.create(base, name, {"config.yaml": OmegaConf.to_yaml(config), "plan.json": chosen})
     write_job(folder, job_id=layout.allocation.requeue_id, emulated=False, restarts=layout.restart_count,
               environment=os.environ)
