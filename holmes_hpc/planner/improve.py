@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
@@ -55,14 +56,13 @@ def _best_change(priced: Priced, allowance: Allowance) -> Priced | None:
         if warmer.seconds < WORTHWHILE * best.seconds:
             return warmer
     size = priced.layout.micro_batch_size
-    changes = [(pipelines, size) for pipelines in _changes(priced.layout.pipelines)]
-    for pipelines, size in changes + list(_other_sizes(priced)):
+    changes = ((pipelines, size) for pipelines in _changes(priced.layout.pipelines))
+    for pipelines, size in itertools.chain(changes, _other_sizes(priced)):
         if allowance.units <= 0:
             break
-        allowance.spend(priced.task, pipelines)
         try:
             other = price_layout(priced.task, priced.strategy, priced.words, pipelines,
-                                 size, priced.rules, priced.schedule.chunks, priced.schedule)
+                                 size, priced.rules, priced.schedule.chunks, priced.schedule, allowance)
         except PlanRefusedError:
             continue
         if not other.reason and other.seconds < best.seconds * (1 - 1e-6):
