@@ -25,6 +25,10 @@ _STEP_COLLECTIVES = 3
 
 def predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
     """Simulate one step of a layout and return the figures of a plan."""
+    return layout.once(choice, task, lambda: _predict(task, layout, choice))
+
+
+def _predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
     architecture, world = task.architecture, task.cluster.world_size
     timeline, peaks = _observe_few(task, layout, choice)
     memory = (memory_parts(task, layout, peaks) if core_pools(task)[0]
@@ -94,7 +98,7 @@ def _simulate(task: Task, layout: Layout, choice: ScheduleChoice,
         # Ranks that queue for the same cores depend on all the others.
         pipelines = _shortened(layout.pipelines, microbatches)
         schedule = make_schedule(pipelines, layout.groups, layout.reductions, choice)
-        prices = _whole_price(task, layout)
+        prices = layout.once("prices", task, lambda: price(task, layout))
         schedule = with_gathers(schedule, layout.reductions, prices)
         return simulate(schedule, layout.reductions, prices), peak_in_flight(schedule)
     few = representatives(task, layout)
@@ -105,14 +109,6 @@ def _simulate(task: Task, layout: Layout, choice: ScheduleChoice,
     timeline = simulate(schedule, folded.reductions, folded.prices)
     busy = {rank: timeline.busy_seconds[folded.rank_like[same]] for rank, same in few.replicas.rank_like().items()}
     return Timeline(timeline.step_seconds, busy), folded.spread_peaks(few.layout.pipelines, peak_in_flight(schedule))
-
-
-def _whole_price(task: Task, layout: Layout) -> Prices:
-    known = layout.derived.get("prices")
-    if known is None or known[0] is not task:
-        known = layout.derived["prices"] = task, price(task, layout)
-    prices: Prices = known[1]
-    return prices
 
 
 def with_gathers(schedule: Schedule, reductions: Sequence[Reduction], prices: Prices) -> Schedule:

@@ -57,8 +57,7 @@ def price_layout(task: Task, strategy: str, words: str, pipelines: tuple[Pipelin
 
     Its schedule is one like `like`, by default the one that a layout is first looked at with.
     """
-    groups, reductions = find_groups(task.architecture, task.cluster, pipelines, rules)
-    layout = Layout(pipelines, groups, reductions, size, task.synchronization(strategy))
+    layout = _layout(task, strategy, pipelines, size, rules)
     if allowance is not None:
         allowance.spend(task, layout)
     if like is not None:
@@ -68,6 +67,17 @@ def price_layout(task: Task, strategy: str, words: str, pipelines: tuple[Pipelin
         needs_times = task.settings.schedule == "zero_bubble"
         choice = candidate_schedules(task, layout, chunks)[0] if needs_times else first_schedule(task, chunks)
     return price_schedule(task, strategy, words, layout, rules, choice)
+
+
+def _layout(task: Task, strategy: str, pipelines: tuple[Pipeline, ...], size: int, rules: GroupRules) -> Layout:
+    """Return the layout of these pipelines; the same one for the same, to which several ways lead."""
+    synchronization = task.synchronization(strategy)
+    key = "layout", pipelines, size, rules, synchronization
+    if key not in task.derived:
+        groups, reductions = find_groups(task.architecture, task.cluster, pipelines, rules)
+        task.derived[key] = Layout(pipelines, groups, reductions, size, synchronization)
+    layout: Layout = task.derived[key]
+    return layout
 
 
 def _adapted(like: ScheduleChoice, task: Task, layout: Layout) -> ScheduleChoice:

@@ -51,21 +51,16 @@ class Representatives:
 
 def replicas_of(task: Task, layout: Layout) -> Replicas:
     """Return which pipelines of a layout stand for all."""
-    known = layout.derived.get("replicas")
-    if known is None or known[0] is not task.cluster:
-        known = layout.derived["replicas"] = task.cluster, find_replicas(task.cluster, layout.pipelines)
-    found: Replicas = known[1]
-    return found
+    return layout.once("replicas", task.cluster, lambda: find_replicas(task.cluster, layout.pipelines))
 
 
 def representatives(task: Task, layout: Layout) -> Representatives:
     """Return what stands for a layout, worked out at the first call for a task."""
-    known = layout.derived.get("representatives")
-    if known is None or known.task is not task:
-        replicas = replicas_of(task, layout)
-        few = dataclasses.replace(layout, pipelines=replicas.picked, reductions=replicas.restrict(layout.reductions))
-        prices = price(task, few)
-        known = Representatives(task, replicas, few, prices, replicas.fill_trunks(prices))
-        layout.derived["representatives"] = known
-    found: Representatives = known
-    return found
+    return layout.once("representatives", task, lambda: _representatives(task, layout))
+
+
+def _representatives(task: Task, layout: Layout) -> Representatives:
+    replicas = replicas_of(task, layout)
+    few = dataclasses.replace(layout, pipelines=replicas.picked, reductions=replicas.restrict(layout.reductions))
+    prices = price(task, few)
+    return Representatives(task, replicas, few, prices, replicas.fill_trunks(prices))
