@@ -7,8 +7,8 @@ from typing import Any
 
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.making import task_of
-from holmes_hpc.planner.predict import Layout
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.values import Plan
 
