@@ -27,10 +27,15 @@ from holmes_hpc.config.compose import CONFIG_NAME, HYDRA_VERSION_BASE, compose, 
 from holmes_hpc.config.folders import package_folder
 from holmes_hpc.config.help import help_text
 from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.runs.place import check_place
 
 FAILED = 1
 WRONG = 2
 INTERRUPTED = 130
+STATES = {0: "done", FAILED: "failed", WRONG: "refused", 3: "preempted", INTERRUPTED: "interrupted"}
+"""What an exit status means, in a word."""
+SWEEPS = "sweeps"
+"""Where Hydra keeps its record of a sweep, below `run.folder`."""
 
 Outcome = tuple[int, float | None]
 """What a command's action returns: its exit status, and tokens per second (None where nothing was trained)."""
@@ -146,14 +151,7 @@ def _check_before(command: Command, arguments: Namespace) -> None:
     if any(text.startswith("hydra/sweeper=") for text in overrides):
         return  # only that sweeper knows its jobs; each is checked when it starts
     for config in compose_sweep(overrides, cluster_required=required):
-        _check_writable(Path(config.run.folder))
-
-
-def _check_writable(folder: Path) -> None:
-    """Check that Hydra can write its record of a sweep below `run.folder`."""
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise ConfigurationError(f"run.folder={folder}: cannot write in {existing}; name another folder.")
+        check_place(Path(config.run.folder), SWEEPS)
 
 
 def _run_hydra(command: Command, argv: list[str], jobs: _Jobs) -> int:
@@ -217,8 +215,6 @@ def _act(command: Command, config: DictConfig) -> Outcome:
 
 
 def _table(jobs: _Jobs) -> str:
-    rows = ["", f"{'status':>6}  {'tokens/s':>10}  overrides"]
-    for overrides, (status, tokens_per_second) in jobs.outcomes:
-        speed = "" if tokens_per_second is None else f"{tokens_per_second:.0f}"
-        rows.append(f"{status:>6}  {speed:>10}  {overrides}")
+    rows = ["", f"{'state':<11}  overrides"]
+    rows += [f"{STATES.get(status, str(status)):<11}  {overrides}" for overrides, (status, _) in jobs.outcomes]
     return "\n".join(rows) + "\n"

@@ -71,7 +71,7 @@ def test_shares_add_up_and_agree_with_the_prediction():
     config, chosen = made(*TWO_STAGES, *SLOW)
     mean = explain(config, chosen).limits.mean
     assert mean.compute + mean.neighbours + mean.sums == pytest.approx(1)
-    assert 1 - mean.compute == pytest.approx(chosen.predicted.bubble_fraction)
+    assert 1 - mean.compute == pytest.approx(chosen.predicted.idle_fraction)
     assert min(mean.compute, mean.neighbours, mean.sums) > 0
 
 
@@ -209,6 +209,20 @@ def test_the_panel_holds_what_was_simulated():
     sent = links[(links["link"] == "Ethernet of ib/0, sending") & (links["kind"] == "SA")]
     assert len(sent) == 4  # two pipelines, two micro-batches
     assert "predicted, the cluster as described" in panel.title and "holmes PP2xDP4" in panel.title
+
+
+def test_links_beyond_the_most_are_counted_in_the_title_and_the_busiest_drawn(monkeypatch):
+    config, chosen = made(*TWO_STAGES)
+    monkeypatch.setattr("analysis.predicted.MOST_LINKS", 1000)
+    whole = predicted_panel(config, chosen)
+    seconds = (whole.links["end"] - whole.links["start"]).groupby(whole.links["link"]).sum()
+    monkeypatch.setattr("analysis.predicted.MOST_LINKS", 3)
+    panel = predicted_panel(config, chosen)
+    drawn = set(panel.links["link"])
+    assert len(drawn) == 3 < len(seconds)
+    assert seconds[list(drawn)].min() >= seconds.drop(list(drawn)).max()
+    assert f"the 3 busiest of {len(seconds)} links" in panel.title.replace("\n", " ")
+    assert "busiest" not in whole.title
 
 
 def test_the_picture_is_drawn(tmp_path, capsys):

@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from holmes_hpc.config.check import check
 from holmes_hpc.config.explain import explain
+from holmes_hpc.config.files import own_files
 from holmes_hpc.config.folders import package_folder
 from holmes_hpc.config.overrides import check_overrides, expand_sweep
 from holmes_hpc.config.schema import Root
@@ -95,8 +96,19 @@ def _composing(overrides: Sequence[str]) -> Iterator[ConfigLoader]:
 def _compose(overrides: Sequence[str], loader: ConfigLoader, cluster_required: bool) -> DictConfig:
     check_overrides(overrides, loader)
     config = hydra.compose(CONFIG_NAME, overrides=list(overrides))
-    check(config, cluster_required=cluster_required)
+    try:
+        check(config, cluster_required=cluster_required)
+    except ConfigurationError as error:
+        raise ConfigurationError(_own_place(str(error), overrides) + str(error)) from error
     return config
+
+
+def _own_place(message: str, overrides: Sequence[str]) -> str:
+    """Return the user's own file that set what a message begins with, unless an override set it."""
+    key = re.split(r"[\s=:]", message, maxsplit=1)[0]
+    if any(text.lstrip("+").partition("=")[0] == key for text in overrides):
+        return ""
+    return next((f"file {path}: " for group, path in own_files(overrides) if key.startswith(f"{group}.")), "")
 
 
 class _FullMatch:

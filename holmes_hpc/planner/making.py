@@ -9,8 +9,10 @@ from typing import Any
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine
-from holmes_hpc.planner.predict import Layout, price
+from holmes_hpc.cluster.host import speed_words
+from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.priced import Priced
+from holmes_hpc.planner.representatives import representatives
 from holmes_hpc.planner.schedules import make_schedule, slow_hops, transfers
 from holmes_hpc.planner.search import search
 from holmes_hpc.planner.settings import PlanSettings, Task
@@ -99,7 +101,9 @@ def _notes(whole: Task, best: Priced) -> tuple[str, ...]:
     layout, task = best.layout, best.task
     if task.machine.label == "emulated":
         notes.append("predicted for this machine, which emulates the cluster")
-    elif task.settings.precision == "float32" and any(
+    if any(kind.name == "cpu" for kind in task.machine.gpus.values()):
+        notes.append(speed_words())
+    if task.machine.label != "emulated" and task.settings.precision == "float32" and any(
             task.machine.gpu(node).peak_tflops.get("float16") for node in task.cluster.nodes):
         notes.append("priced in float32; train.precision=bfloat16 (float16 on GPUs without it) is several times faster")
     across = [layout.groups[i] for reduction in layout.reductions for i in (*reduction.inner, *reduction.outer)
@@ -126,10 +130,11 @@ def _notes(whole: Task, best: Priced) -> tuple[str, ...]:
 
 def _slow_links(task: Task, layout: Layout) -> list[str]:
     """Return a note where a hop between fabrics occupies its NIC longer than any stage computes."""
+    few = representatives(task, layout)
+    layout, prices = few.layout, few.own_prices
     hops = slow_hops(layout.pipelines, layout.groups)
     if not hops:
         return []
-    prices = price(task, layout)
     crowds: Counter[tuple[str, int]] = Counter()
     longest = 0.0
     for p, s in hops:
