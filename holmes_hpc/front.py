@@ -23,7 +23,15 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from holmes_hpc.config.check import check
-from holmes_hpc.config.compose import CONFIG_NAME, HYDRA_VERSION_BASE, compose, compose_sweep, register, times_as_text
+from holmes_hpc.config.compose import (
+    CONFIG_NAME,
+    HYDRA_VERSION_BASE,
+    compose,
+    compose_job,
+    compose_sweep,
+    register,
+    times_as_text,
+)
 from holmes_hpc.config.folders import package_folder
 from holmes_hpc.config.help import help_text
 from holmes_hpc.errors import ConfigurationError, HolmesError
@@ -111,7 +119,9 @@ def _main(command: Command, argv: list[str]) -> int:
     _refuse_options(arguments)
     jobs = _Jobs()
     if not (arguments.hydra_help or arguments.shell_completion or arguments.info):
-        _check_before(command, arguments)
+        config = _check_before(command, arguments)
+        if config is not None:
+            return _run_alone(command, config)
     status = _run_hydra(command, [f"holmes {command.verb}", *argv], jobs)
     sys.stdout.flush()
     if len(jobs.outcomes) > 1 and not jobs.shown:
@@ -141,17 +151,34 @@ def _refuse_options(arguments: Namespace) -> None:
             )
 
 
-def _check_before(command: Command, arguments: Namespace) -> None:
-    """Compose and check every job before the first one starts."""
+def _check_before(command: Command, arguments: Namespace) -> DictConfig | None:
+    """Compose and check every job before the first one starts.
+
+    Return the configuration of a single job that needs nothing more of Hydra, which would compose it twice again.
+    """
     overrides = list(arguments.overrides)
-    required = command.cluster_required and not arguments.cfg
+    if arguments.cfg and not arguments.multirun:
+        compose(overrides, cluster_required=False)
+        return None
     if not (arguments.multirun or any(text.strip("+").startswith("hydra.mode=MULTIRUN") for text in overrides)):
-        compose(overrides, cluster_required=required)
-        return
+        config, asks_hydra = compose_job(overrides, cluster_required=command.cluster_required)
+        return None if asks_hydra else config
     if any(text.startswith("hydra/sweeper=") for text in overrides):
-        return  # only that sweeper knows its jobs; each is checked when it starts
-    for config in compose_sweep(overrides, cluster_required=required):
+        return None  # only that sweeper knows its jobs; each is checked when it starts
+    for config in compose_sweep(overrides, cluster_required=command.cluster_required and not arguments.cfg):
         check_place(Path(config.run.folder), SWEEPS)
+    return None
+
+
+def _run_alone(command: Command, config: DictConfig) -> int:
+    """Act for a single job; an error that nobody foresaw shows its traceback, as under Hydra."""
+    try:
+        return _act(command, config)[0]
+    except Exception:
+        traceback.print_exc()
+        return FAILED
+    finally:
+        sys.stdout.flush()
 
 
 def _run_hydra(command: Command, argv: list[str], jobs: _Jobs) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from omegaconf import OmegaConf
 
 from holmes_hpc import front
 from holmes_hpc.config import folders
-from holmes_hpc.config.compose import compose, compose_sweep
+from holmes_hpc.config.compose import compose, compose_job, compose_sweep
 from holmes_hpc.config.help import GROUPS, help_text
 from holmes_hpc.errors import ConfigurationError, RunFailedError
 
@@ -78,6 +79,26 @@ def test_a_users_own_cluster_is_listed_and_nearly_matched(site: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"Did you mean centre\?"):
         compose(["+cluster=center"])
     assert "centre" in help_text("train", "", CONF)
+
+
+def test_a_single_job_is_left_to_hydra_only_where_it_sets_something_of_hydras(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "centre.yaml").write_text(
+        "# @package _global_\ncluster: {name: centre, partitions: {a: {nodes: 1}}}\n"
+        "hydra: {job: {env_set: {WHERE: centre}}}\n")
+    search = f"hydra.searchpath=[{tmp_path}]"
+    for overrides, left in (([], False), ([search], False), (["hydra.verbose=true"], True),
+                            (["hydra.run.dir=elsewhere"], True), (["hydra/job_logging=default"], True)):
+        config, asks_hydra = compose_job(["+cluster=mixed", *overrides])
+        assert asks_hydra == left, overrides
+        assert config == compose(["+cluster=mixed", *overrides])
+    assert compose_job(["+cluster=centre", search])[1]
+    seen: list[str | None] = []
+    command = front.Command("plan", "", lambda config: (seen.append(os.environ.get("WHERE")) or 0, None))
+    monkeypatch.chdir(tmp_path)
+    assert front.main(command, ["+cluster=centre", search]) == 0
+    assert seen == ["centre"]
 
 
 def test_a_search_path_is_used_and_listed(tmp_path: Path) -> None:
