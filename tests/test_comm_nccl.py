@@ -98,7 +98,7 @@ def test_torch_without_nccl_is_named():
         nccl.new_options()
 
 
-def test_groups_are_bound_to_the_gpu_and_given_their_network(monkeypatch):
+def test_a35_groups_are_bound_to_the_gpu_and_given_their_network(monkeypatch):
     calls = []
     monkeypatch.setattr(nccl.dist, "get_rank", lambda: 2)
     monkeypatch.setattr(nccl.dist, "new_group", lambda ranks, **given: calls.append((ranks, given)) or "made")

@@ -83,7 +83,7 @@ def good(tmp_path: Path) -> list[NodeReport]:
             report(tmp_path, "roce-1", ports={"mlx5_0": ROCE}), report(tmp_path, "roce-2", ports={"mlx5_0": ROCE})]
 
 
-def test_nodes_as_described_pass_with_unlike_names_of_adapters(tmp_path: Path) -> None:
+def test_a37_nodes_as_described_pass_with_unlike_names_of_adapters(tmp_path: Path) -> None:
     reports = good(tmp_path)
     assert found(reports) == []
     assert found(reports, verbs=False) == []
@@ -101,7 +101,7 @@ def test_nodes_as_described_pass_with_unlike_names_of_adapters(tmp_path: Path) -
     ({"mlx5_0": HDR}, 0, "1 GPUs (a100-80g), found 0"),
     ({"mlx5_0": HDR, "mlx5_1": HDR}, 1, "1 adapters as on the other nodes of the fabric ib, found 2"),
 ])
-def test_one_bad_node_is_named_with_what_it_has(tmp_path: Path, ports: dict[str, tuple[str, str, str]], gpus: int,
+def test_a34_one_bad_node_is_named_with_what_it_has(tmp_path: Path, ports: dict[str, tuple[str, str, str]], gpus: int,
                                                 words: str) -> None:
     reports = good(tmp_path)
     three = ["cluster.partitions.ib.nodes=3"]
@@ -233,14 +233,14 @@ def test_ranks_of_a_node_are_consecutive(tmp_path: Path) -> None:
                                                           for n in (0, 1)}), nodes)
 
 
-def test_device_is_number_zero_where_one_is_visible() -> None:
+def test_a19_device_is_number_zero_where_one_is_visible() -> None:
     assert [device_index(5, 1, 8), device_index(5, 8, 8), device_index(0, 1, 1), device_index(1, 4, 2)] == [0, 5, 0, 1]
     for local_rank, visible, tasks in ((3, 2, 4), (0, 0, 1), (1, 2, 4)):
         with pytest.raises(ConfigurationError, match="gpus_per_node"):
             device_index(local_rank, visible, tasks)
 
 
-def test_nccl_is_told_exact_names_and_no_network_for_all() -> None:
+def test_a38_nccl_is_told_exact_names_and_no_network_for_all() -> None:
     assert node_environment("mlx5_0,mlx5_3", 3, "eth0") == {
         "NCCL_IB_HCA": "=mlx5_0,mlx5_3", "NCCL_IB_GID_INDEX": "3", "NCCL_SOCKET_IFNAME": "=eth0"}
     with pytest.raises(ConfigurationError, match="NCCL_NET"):

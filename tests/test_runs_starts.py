@@ -160,7 +160,7 @@ def test_a_preempted_job_is_requeued_as_a_whole(run: RunFolder, tmp_path: Path, 
     assert "job 1234 is queued again" in (read_result(run) or {})["error"]
 
 
-def test_an_array_task_requeues_itself_alone(run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:
+def test_a5_an_array_task_requeues_itself_alone(run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:
     in_job.setenv("SLURM_ARRAY_JOB_ID", "1234")
     in_job.setenv("SLURM_ARRAY_TASK_ID", "1")
     write_result(run, "preempted", error="saved", emulated=False)
@@ -178,7 +178,7 @@ def test_unfit_nodes_are_excluded_in_their_component_beside_those_of_before(
     assert json.loads(run.excluded_path.read_text()) == ["ib-9", "roce-2"]
 
 
-def test_where_requeue_fails_the_way_on_is_said(run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:
+def test_a1_where_requeue_fails_the_way_on_is_said(run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:
     write_result(run, "preempted", error="saved", emulated=False)
     assert settle(run, tmp_path, in_job, jobs=RUNNING, status=1)[0] == 3
     assert f"train.resume={run.path}" in (read_result(run) or {})["error"]
@@ -196,7 +196,7 @@ def test_a_cancelled_component_is_no_preemption(run: RunFolder, tmp_path: Path, 
     assert "1234+1 was cancelled" in (read_result(run) or {})["error"]
 
 
-def test_a_failed_node_is_left_out_though_slurm_has_not_requeued_yet(
+def test_a56_a_failed_node_is_left_out_though_slurm_has_not_requeued_yet(
         run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:
     end(begin(run), {0: 1, 1: 1})
     down = "NodeName=roce-1 State=DOWN*+CLOUD Partitions=roce\n"

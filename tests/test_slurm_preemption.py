@@ -130,7 +130,7 @@ def test_failed_node_is_left_behind_with_a_new_plan(
     assert len(job.steps) - max(job.steps) <= 2  # done twice: at most the steps since the last checkpoint
 
 
-def test_without_requeue_the_state_is_kept_and_the_way_on_is_said(make_slurm: MakeSlurm) -> None:
+def test_a1_without_requeue_or_scontrol_the_state_is_kept_and_the_way_on_is_said(make_slurm: MakeSlurm) -> None:
     slurm = make_slurm(ib_nodes=1, roce_nodes=1, **SLOW)
     without_scontrol = ('launch.setup=["mkdir -p bin; ln -sf $(command -v srun) bin/",'
                         '"export PATH=$PWD/bin"]')
@@ -148,7 +148,7 @@ def test_without_requeue_the_state_is_kept_and_the_way_on_is_said(make_slurm: Ma
         job.wait_until_gone()
 
 
-def test_job_that_comes_to_its_time_limit_is_queued_again(make_slurm: MakeSlurm) -> None:
+def test_a4_job_that_comes_to_its_time_limit_is_queued_again(make_slurm: MakeSlurm) -> None:
     slurm = make_slurm(ib_nodes=1, roce_nodes=1, **SLOW)
     job = SubmittedJob(slurm, [*ENDLESS, *(f"cluster.partitions.{label}.time_limit=10" for label in ("ib", "roce")),
                                "launch.signal_seconds=20"])

@@ -118,7 +118,7 @@ def test_options_that_other_settings_decide_are_refused(tmp_path: Path, option: 
         script(tmp_path, f"+launch.sbatch={{{option}}}")
 
 
-def test_the_signal_is_the_configured_one(tmp_path: Path) -> None:
+def test_a2_the_signal_is_the_configured_one(tmp_path: Path) -> None:
     lines = option_lines(script(tmp_path, "launch.signal=USR1", "launch.signal_seconds=300"))[0]
     assert "--signal=USR1@300" in lines
     assert "--no-requeue" in option_lines(script(tmp_path, "launch.requeue=false"))[0]
