@@ -35,9 +35,9 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_one_job_over_two_partitions_trains_as_one_process(slurm: SlurmCluster, tmp_path: Path) -> None:
-    done = holmes(slurm, "train", [*MIXED, *TINY])
-    folder = newest_run(slurm.shared)
+def test_one_job_over_two_partitions_trains_as_one_process(each_slurm: SlurmCluster, tmp_path: Path) -> None:
+    done = holmes(each_slurm, "train", [*MIXED, *TINY])
+    folder = newest_run(each_slurm.shared)
     assert done.status == 0, done.stderr + (folder / "logs" / "batch.log").read_text()
     job = json.loads((folder / "job.json").read_text())
     assert [component["labels"] for component in job["components"]] == [["ib"], ["roce"]]
@@ -56,8 +56,8 @@ def test_one_job_over_two_partitions_trains_as_one_process(slurm: SlurmCluster, 
     assert result["status"] == "completed"
 
 
-def test_dry_run_shows_a_script_that_slurm_takes(slurm: SlurmCluster) -> None:
-    done = holmes(slurm, "train", [*MIXED, *TINY, "launch.dry_run=true", "launch.setup=[module load cuda]"])
+def test_dry_run_shows_a_script_that_slurm_takes(each_slurm: SlurmCluster) -> None:
+    done = holmes(each_slurm, "train", [*MIXED, *TINY, "launch.dry_run=true", "launch.setup=[module load cuda]"])
     assert done.status == 0, done.stderr
     script = done.stdout[done.stdout.index("#!/bin/bash"):]
     assert script.count("#SBATCH hetjob") == 1
@@ -65,7 +65,7 @@ def test_dry_run_shows_a_script_that_slurm_takes(slurm: SlurmCluster) -> None:
     assert "#SBATCH --partition=roce" in script
     assert "module load cuda" in script
     assert "--het-group=0,1" in script
-    assert newest_run(slurm.shared) is None
+    assert newest_run(each_slurm.shared) is None
 
 
 def test_refused_job_shows_slurms_own_words(slurm: SlurmCluster) -> None:

@@ -42,8 +42,8 @@ def test_a_sweep_of_eight_trains_and_shows_its_table(slurm: SlurmCluster) -> Non
     assert all(result(folder)["status"] == "completed" for folder in folders(slurm))
 
 
-def test_a49_a_sweep_may_return_at_once_and_be_watched_later(make_slurm: MakeSlurm) -> None:
-    slurm = make_slurm(extra=("MaxArraySize=3",))
+def test_a49_a_sweep_may_return_at_once_and_be_watched_later(make_each_slurm: MakeSlurm) -> None:
+    slurm = make_each_slurm(extra=("MaxArraySize=3",))
     done = holmes(slurm, "train", [site(slurm), without_torch(slurm, 1.0), *EIGHT, *TINY, "launch.wait=false"])
     assert "submitted 8 jobs; `holmes jobs " in done.stderr
     place = done.stderr.partition("`holmes jobs ")[2].partition("`")[0]
@@ -66,7 +66,7 @@ def test_a_sweep_with_a_failed_run_is_1_and_shows_why(slurm: SlurmCluster) -> No
     (slurm.shared / "bad.tokens").write_bytes(b"no header")
     done = holmes(slurm, "train", [
         site(slurm), "-m", "+cluster=one", "data=tokens", "data.path=good.tokens,bad.tokens", *TINY,
-        "train.steps=1"], check=False)
+        "train.steps=1", "data.check_before_start=false"], check=False)
     assert done.status == 1, done.stderr
     table = done.stderr[done.stderr.rindex("job  "):]
     assert table.splitlines()[1].split()[2] == "completed"
