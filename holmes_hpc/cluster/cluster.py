@@ -7,7 +7,6 @@ file.
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from holmes_hpc.cluster.calibrated import CalibratedGpu
 from holmes_hpc.cluster.measured import MeasuredLink
 from holmes_hpc.cluster.nics import ETHERNET, NICS
 
@@ -83,6 +83,8 @@ class ClusterDescription:
     order: str = "grouped"
     measured: tuple[MeasuredLink, ...] = ()
     """links that a probe measured, which go before what is described"""
+    calibrated: tuple[CalibratedGpu, ...] = ()
+    """GPU kinds whose speed finished runs corrected"""
 
     @classmethod
     def from_config(cls, config: Any) -> ClusterDescription:
@@ -97,6 +99,10 @@ class ClusterDescription:
     @cached_property
     def _first_ranks(self) -> tuple[int, ...]:
         return tuple(itertools.accumulate((node.gpus for node in self.nodes), initial=0))
+
+    @cached_property
+    def _nodes_of_ranks(self) -> tuple[Node, ...]:
+        return tuple(node for node in self.nodes for _ in range(node.gpus))
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
@@ -115,9 +121,9 @@ class ClusterDescription:
 
     def node_of(self, rank: int) -> Node:
         """Return the node that a rank runs on. Raises IndexError for a rank outside the cluster."""
-        if not 0 <= rank < self.world_size:
+        if rank < 0 or rank >= len(self._nodes_of_ranks):
             raise IndexError(f"rank {rank} is not in the cluster {self.name} of {self.world_size} ranks")
-        return self.nodes[bisect.bisect_right(self._first_ranks, rank) - 1]
+        return self._nodes_of_ranks[rank]
 
     def ranks_of(self, node: Node) -> tuple[int, ...]:
         """Return the ranks of a node in the order of its GPUs."""

@@ -14,9 +14,9 @@ from typing import Any
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import HolmesError, LaunchImpossibleError
 from holmes_hpc.launch.in_turn import run_in_turn
+from holmes_hpc.launch.job_plan import plan_for_job
 from holmes_hpc.launch.resume import resolve_resume
 from holmes_hpc.launch.train import check_before, make_folder, refuse_unsupported
-from holmes_hpc.planner import plan
 from holmes_hpc.runs import read_result
 from holmes_hpc.runs.files import write_json_atomic
 from holmes_hpc.runs.find import SWEEP_FILE
@@ -97,7 +97,7 @@ def _unlike(decisions: Sequence[Decision], words: Sequence[str]) -> str:
 
 def _prepare(config: Any, words: str) -> SweepRun:
     check_before(config)
-    chosen = plan(config, mode="slurm")
+    chosen = plan_for_job(config)
     refuse_unsupported(config)
     config.train.resume = resolve_resume(config)
     return SweepRun(config, make_folder(config, chosen), words)

@@ -19,6 +19,7 @@ from holmes_hpc.data.before import check_data_files
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.here import run_here
 from holmes_hpc.launch.in_allocation import run_as_rank, run_in_allocation
+from holmes_hpc.launch.job_plan import plan_for_job
 from holmes_hpc.launch.on_slurm import show_dry_run, submit_and_follow
 from holmes_hpc.launch.resume import resolve_resume
 from holmes_hpc.planner import bind, plan, render
@@ -53,11 +54,10 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
     cluster = ClusterDescription.from_config(config.cluster)
     decision = decide_mode(config, cluster, os.environ)
     if decision.mode == "rank":
-        return run_as_rank(config), None
+        run_as_rank(config)
     check_before(config)
-    chosen = plan(config, mode="slurm" if decision.mode == "srun" else decision.mode)
+    chosen = plan_for_job(config) if decision.mode in ("slurm", "srun") else plan(config, mode=decision.mode)
     refuse_unsupported(config)
-    _refuse_idle_nodes(cluster, chosen, decision)
     config.train.resume = resolve_resume(config)
     if not brief:
         console = Console(width=None if sys.stdout.isatty() else PLAN_WIDTH)
@@ -121,14 +121,6 @@ def _report(folder: RunFolder, *, brief: bool) -> None:
             throughput.main([str(folder.path)])
     except Exception as error:
         LOG.warning("the run is complete, but its report failed: %s: %s", type(error).__name__, error)
-
-
-def _refuse_idle_nodes(cluster: ClusterDescription, chosen: Plan, decision: Decision) -> None:
-    """Raise ConfigurationError where a plan leaves nodes out that a Slurm job of this cluster file would hold."""
-    idle = [node.slot for node in cluster.nodes if node.slot not in {place.slot for place in chosen.ranks}]
-    if idle and decision.mode in ("slurm", "srun"):
-        raise ConfigurationError(f"the plan leaves out {', '.join(idle)}, which the job would hold for nothing. Lower "
-                                 "cluster.partitions.LABEL.nodes by them, or set parallel.leave_nodes_out=false.")
 
 
 def refuse_unsupported(config: Any) -> None:

@@ -13,9 +13,9 @@ from holmes_hpc.planner.layer_split import StageCost
 from holmes_hpc.planner.memory import USABLE_FRACTION
 from holmes_hpc.planner.network_cost import NetworkCost
 from holmes_hpc.planner.pipelines import count_microbatches, overlaps
-from holmes_hpc.planner.predict import compute_cost, core_pools, stage_seconds
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.shapes import Shape
+from holmes_hpc.planner.step_prices import compute_cost, core_pools, stage_seconds
 from holmes_hpc.values import Group
 
 _FEWEST_MICROBATCHES = 4

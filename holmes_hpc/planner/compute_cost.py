@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import Machine, Node
@@ -33,6 +35,11 @@ class ComputeCost:
     recompute: str = "none"
     sequence_parallel: bool = False
 
+    @cached_property
+    def known(self) -> dict[Any, Any]:
+        """What was priced before: a search asks for the same few stages many thousand times."""
+        return {}
+
     @property
     def element_bytes(self) -> int:
         """The bytes of one element of an activation."""
@@ -55,8 +62,12 @@ class ComputeCost:
     def directions(self, node: Node, units: tuple[str, ...], samples: int, tensor: int = 1,
                    ring: Ring | None = None) -> Directions:
         """Return forward and both parts of the backward of `units` on one GPU, with the sums over `ring`, if given."""
-        layers, others = _summary(units)
-        return _directions(self.work(node, samples, tensor), layers, others, _looks_up(units), ring)
+        key = "directions", node.gpu, units, samples, tensor, ring
+        if key not in self.known:
+            layers, others = _summary(units)
+            self.known[key] = _directions(self.work(node, samples, tensor), layers, others, _looks_up(units), ring)
+        found: Directions = self.known[key]
+        return found
 
     def forward_seconds(self, node: Node, units: tuple[str, ...], samples: int, tensor: int = 1) -> float:
         """Return the forward time of `samples` samples through `units` on one GPU of a node, without sums."""
@@ -72,16 +83,24 @@ class ComputeCost:
 
     def parameter_count(self, units: tuple[str, ...], tensor: int = 1) -> float:
         """Return the parameters that one of `tensor` ranks holds of the units."""
-        layers, others = _summary(units)
-        count = layers * rank_parameters(self.architecture, "layers.0", tensor) if layers else 0.0
-        return count + sum(rank_parameters(self.architecture, unit, tensor) for unit in others)
+        key = "parameters", units, tensor
+        if key not in self.known:
+            layers, others = _summary(units)
+            count = layers * rank_parameters(self.architecture, "layers.0", tensor) if layers else 0.0
+            self.known[key] = count + sum(rank_parameters(self.architecture, unit, tensor) for unit in others)
+        found: float = self.known[key]
+        return found
 
     def activation_bytes(self, units: tuple[str, ...], samples: int, tensor: int = 1) -> float:
         """Return the bytes that a micro-batch keeps from its forward to its backward on one rank."""
-        layers, others = _summary(units)
-        key = (self.architecture, samples, tensor, self.element_bytes, self.recompute, self.sequence_parallel)
-        kept = sum(_kept_bytes(unit, *key) for unit in others)
-        return kept + (layers * _kept_bytes("layers.0", *key) if layers else 0.0)
+        known = "activations", units, samples, tensor
+        if known not in self.known:
+            layers, others = _summary(units)
+            key = (self.architecture, samples, tensor, self.element_bytes, self.recompute, self.sequence_parallel)
+            kept = sum(_kept_bytes(unit, *key) for unit in others)
+            self.known[known] = kept + (layers * _kept_bytes("layers.0", *key) if layers else 0.0)
+        found: float = self.known[known]
+        return found
 
     def workspace_bytes(self, units: tuple[str, ...], samples: int, tensor: int = 1) -> float:
         """Return the largest passing tensors: the gradient of the logits, or a layer that is computed again."""
@@ -121,7 +140,8 @@ def _directions(work: Work, layers: int, others: tuple[str, ...], looks_up: bool
         found.append((1.0, head_seconds(work)))
     if looks_up:
         found.append((1.0, embedding_seconds(work)))
-    each = [(count, unit_directions(work, unit, ring)) for count, unit in found]
+    slowdown = work.gpu.slowdown(work.precision)
+    each = [(count, unit_directions(work, unit.times(slowdown), ring)) for count, unit in found]
     return Directions(sum(count * times.forward for count, times in each),
                       sum(count * times.backward_input for count, times in each),
                       sum(count * times.backward_weight for count, times in each))

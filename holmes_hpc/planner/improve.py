@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.bounds import least_seconds
+from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.pipelines import apportion
 from holmes_hpc.planner.priced import WORTHWHILE, Priced, one_warmer, price_layout
-from holmes_hpc.planner.work import Allowance, Work
+from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.work import Allowance, Work, layout_units
 from holmes_hpc.values import Pipeline
 
 _STARTS = 16
 _MOST_ROUNDS = 12
 _FEW_PIPELINES = 4
+_LEAST_GAIN = 1e-6
+"""Of the step, below which a change is no gain."""
 
 
 def improve(priced: Sequence[Priced], work: Work) -> list[Priced]:
@@ -54,18 +62,20 @@ def _best_change(priced: Priced, allowance: Allowance) -> Priced | None:
     for warmer in one_warmer(priced, allowance):
         if warmer.seconds < WORTHWHILE * best.seconds:
             return warmer
-    size = priced.layout.micro_batch_size
-    changes = [(pipelines, size) for pipelines in _changes(priced.layout.pipelines)]
-    for pipelines, size in changes + list(_other_sizes(priced)):
+    task, units = priced.task, layout_units(priced.task, priced.layout)
+    for change in itertools.chain(_changes(priced.task, priced.layout), _other_sizes(priced)):
         if allowance.units <= 0:
             break
-        allowance.spend(priced.task, pipelines)
+        if least_seconds(task, change.samples(), change.size) >= best.seconds * (1 - _LEAST_GAIN):
+            # Its compute alone takes too long. It counts like any other, so that the bound does not change the plan.
+            allowance.units -= units
+            continue
         try:
-            other = price_layout(priced.task, priced.strategy, priced.words, pipelines,
-                                 size, priced.rules, priced.schedule.chunks, priced.schedule)
+            other = price_layout(task, priced.strategy, priced.words, change.pipelines(), change.size, priced.rules,
+                                 priced.schedule.chunks, priced.schedule, allowance)
         except PlanRefusedError:
             continue
-        if not other.reason and other.seconds < best.seconds * (1 - 1e-6):
+        if not other.reason and other.seconds < best.seconds * (1 - _LEAST_GAIN):
             best = other
     if best is priced:
         return None
@@ -80,30 +90,66 @@ def _reworded(before: Priced, after: Priced) -> str:
     return (f"{base}, tuned to layers {', '.join(cuts)}, micro-batch {after.layout.micro_batch_size} x {counts}")
 
 
-def _changes(pipelines: Sequence[Pipeline]) -> Iterator[tuple[Pipeline, ...]]:
+@dataclass(frozen=True)
+class _Change:
+    """One change of a layout. `changed[p]` makes the new pipeline of an old one; the others stay.
+
+    `typical` are some of the changed ones, of each kind at least one: enough for a bound.
+    """
+
+    before: Sequence[Pipeline]
+    size: int
+    changed: Mapping[int, Callable[[Pipeline], Pipeline]]
+    typical: Sequence[int]
+
+    def samples(self) -> tuple[Pipeline, ...]:
+        """Return the typical ones as they would be."""
+        return tuple(self.changed[p](self.before[p]) for p in self.typical)
+
+    def pipelines(self) -> tuple[Pipeline, ...]:
+        """Return all pipelines as they would be."""
+        return tuple(self.changed[p](pipeline) if p in self.changed else pipeline
+                     for p, pipeline in enumerate(self.before))
+
+
+def _changes(task: Task, layout: Layout) -> Iterator[_Change]:
     """Yield the layouts one change away: like pipelines change together."""
+    pipelines, size = layout.pipelines, layout.micro_batch_size
     alike: dict[object, list[int]] = {}
     for p, pipeline in enumerate(pipelines):
         key = tuple((stage.first_layer, stage.num_layers, len(stage.ranks)) for stage in pipeline.stages)
         alike.setdefault(key, []).append(p)
     for members in alike.values():
+        typical = _typical(task, pipelines, members)
         depth = len(pipelines[members[0]].stages)
         for a in range(depth):
             for b in range(depth):
                 if a != b and pipelines[members[0]].stages[a].num_layers > 1:
-                    yield tuple(_move_layer(pipeline, a, b) if p in members else pipeline
-                                for p, pipeline in enumerate(pipelines))
+                    yield _Change(pipelines, size, dict.fromkeys(members, functools.partial(_move_layer, a=a, b=b)),
+                                  typical)
     few = len(pipelines) <= _FEW_PIPELINES
     givers = range(len(pipelines)) if few else [members[-1] for members in alike.values()]
     takers = range(len(pipelines)) if few else [members[0] for members in alike.values()]
     for a in givers:
         for b in takers:
             if a != b and pipelines[a].microbatches > 1:
-                yield tuple(dataclasses.replace(pipeline, microbatches=pipeline.microbatches + (p == b) - (p == a))
-                            for p, pipeline in enumerate(pipelines))
+                yield _Change(pipelines, size, {a: functools.partial(_add_microbatches, count=-1),
+                                                b: functools.partial(_add_microbatches, count=1)}, (b,))
 
 
-def _other_sizes(priced: Priced) -> Iterator[tuple[tuple[Pipeline, ...], int]]:
+def _typical(task: Task, pipelines: Sequence[Pipeline], members: Sequence[int]) -> tuple[int, ...]:
+    """Return one pipeline for each sequence of GPUs; all where ranks serve several pipelines."""
+    ranks = [rank for p in members for stage in pipelines[p].stages for rank in stage.ranks]
+    if len(set(ranks)) < len(ranks):
+        return tuple(members)
+    found: dict[object, int] = {}
+    for p in members:
+        gpus = tuple(task.cluster.node_of(stage.ranks[0]).gpu for stage in pipelines[p].stages)
+        found.setdefault((pipelines[p].microbatches, gpus), p)
+    return tuple(found.values())
+
+
+def _other_sizes(priced: Priced) -> Iterator[_Change]:
     """Yield the layout with micro-batches of twice and of half the size, shared in the same proportions."""
     size, settings = priced.layout.micro_batch_size, priced.task.settings
     pipelines = priced.layout.pipelines
@@ -112,8 +158,13 @@ def _other_sizes(priced: Priced) -> Iterator[tuple[tuple[Pipeline, ...], int]]:
             total = settings.global_batch_size // other
             if total >= len(pipelines):
                 counts = apportion(total, [Fraction(pipeline.microbatches) for pipeline in pipelines])
-                yield tuple(dataclasses.replace(pipeline, microbatches=count)
-                            for pipeline, count in zip(pipelines, counts, strict=True)), other
+                changed = {p: functools.partial(_add_microbatches, count=count - pipeline.microbatches)
+                           for p, (pipeline, count) in enumerate(zip(pipelines, counts, strict=True))}
+                yield _Change(pipelines, other, changed, range(len(pipelines)))
+
+
+def _add_microbatches(pipeline: Pipeline, count: int) -> Pipeline:
+    return dataclasses.replace(pipeline, microbatches=pipeline.microbatches + count)
 
 
 def _move_layer(pipeline: Pipeline, a: int, b: int) -> Pipeline:

@@ -57,13 +57,17 @@ def on_nodes(task: Task, slots: Iterable[str]) -> Task:
     A plan on fewer nodes than the cluster has names only their slots, so that the launcher starts only these and
     `world_size` stays the number of ranks launched.
     """
-    kept = set(slots)
+    kept = frozenset(slots)
     if kept == {node.slot for node in task.cluster.nodes}:
         return task
-    cluster = task.cluster.only(kept)
-    if task.machine.has_real_emulation:
-        machine = Machine.emulated(cluster, shaped=task.machine.shaped)
-    else:
-        kinds = {node.gpu: task.machine.gpus[node.gpu] for node in cluster.nodes}
-        machine = dataclasses.replace(task.machine, cluster=cluster, gpus=kinds)
-    return dataclasses.replace(task, cluster=cluster, machine=machine)
+    key = "on nodes", kept
+    if key not in task.derived:
+        cluster = task.cluster.only(kept)
+        if task.machine.has_real_emulation:
+            machine = Machine.emulated(cluster, shaped=task.machine.shaped)
+        else:
+            kinds = {node.gpu: task.machine.gpus[node.gpu] for node in cluster.nodes}
+            machine = dataclasses.replace(task.machine, cluster=cluster, gpus=kinds)
+        task.derived[key] = dataclasses.replace(task, cluster=cluster, machine=machine)
+    found: Task = task.derived[key]
+    return found

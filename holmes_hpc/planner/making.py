@@ -10,8 +10,9 @@ from typing import Any
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.cluster.host import speed_words
-from holmes_hpc.planner.predict import Layout, price
+from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.priced import Priced
+from holmes_hpc.planner.representatives import representatives
 from holmes_hpc.planner.schedules import make_schedule, slow_hops, transfers
 from holmes_hpc.planner.search import search
 from holmes_hpc.planner.settings import PlanSettings, Task
@@ -129,10 +130,11 @@ def _notes(whole: Task, best: Priced) -> tuple[str, ...]:
 
 def _slow_links(task: Task, layout: Layout) -> list[str]:
     """Return a note where a hop between fabrics occupies its NIC longer than any stage computes."""
+    few = representatives(task, layout)
+    layout, prices = few.layout, few.own_prices
     hops = slow_hops(layout.pipelines, layout.groups)
     if not hops:
         return []
-    prices = price(task, layout)
     crowds: Counter[tuple[str, int]] = Counter()
     longest = 0.0
     for p, s in hops:

@@ -45,19 +45,28 @@ def memory_per_rank(cost: ComputeCost, cluster: ClusterDescription, pipelines: S
     `peaks` gives the micro-batches in flight, by (rank, pipeline, stage), when the rank keeps most of them;
     `optimizer_shares` the part of its parameters whose moments (and float32 copy) a rank keeps, by default all.
     """
-    held: dict[int, dict[str, int]] = {rank: {} for rank in range(cluster.world_size)}
-    kept, passing = dict.fromkeys(held, 0.0), dict.fromkeys(held, 0.0)
+    known = rank_memory(cost, cluster, pipelines, micro_batch_size, peaks, optimizer_shares)
+    return tuple(known[rank] for rank in range(cluster.world_size))
+
+
+def rank_memory(cost: ComputeCost, cluster: ClusterDescription, pipelines: Sequence[Pipeline], micro_batch_size: int,
+                peaks: Mapping[tuple[int, int, int], int],
+                optimizer_shares: Mapping[int, float] | None = None) -> dict[int, RankMemory]:
+    """Return the memory of every rank of these pipelines; the arguments are those of `memory_per_rank`."""
+    held: dict[int, dict[str, int]] = {}
+    kept: dict[int, float] = {}
+    passing: dict[int, float] = {}
     for p, pipeline in enumerate(pipelines):
         for s, stage in enumerate(pipeline.stages):
             units, tensor = stage_units(cost.architecture, pipeline, s), len(stage.ranks)
             one = cost.activation_bytes(units, micro_batch_size, tensor)
             workspace = cost.workspace_bytes(units, micro_batch_size, tensor)
             for rank in stage.ranks:
-                held[rank].update(dict.fromkeys(units, tensor))
-                kept[rank] += one * peaks.get((rank, p, s), 0)
-                passing[rank] = max(passing[rank], workspace)
-    return tuple(_rank_memory(cost, cluster, rank, _parameters(cost, units), kept[rank], passing[rank],
-                              (optimizer_shares or {}).get(rank, 1.0)) for rank, units in held.items())
+                held.setdefault(rank, {}).update(dict.fromkeys(units, tensor))
+                kept[rank] = kept.get(rank, 0.0) + one * peaks.get((rank, p, s), 0)
+                passing[rank] = max(passing.get(rank, 0.0), workspace)
+    return {rank: _rank_memory(cost, cluster, rank, _parameters(cost, units), kept[rank], passing[rank],
+                               (optimizer_shares or {}).get(rank, 1.0)) for rank, units in held.items()}
 
 
 def memory_gib_per_rank(cost: ComputeCost, cluster: ClusterDescription, pipelines: Sequence[Pipeline],

@@ -48,6 +48,14 @@ class NetworkCost:
         """Return the ring over which a stage's tensor ranks sum, with nothing else under way."""
         cluster = self.machine.cluster
         nodes = [cluster.node_of(rank) for rank in ranks]
+        key = "tensor ring", tuple(node.slot for node in nodes)
+        if key not in self.machine.derived:
+            self.machine.derived[key] = self._tensor_ring(ranks, nodes)
+        ring: Ring = self.machine.derived[key]
+        return ring
+
+    def _tensor_ring(self, ranks: Sequence[int], nodes: Sequence[Node]) -> Ring:
+        cluster = self.machine.cluster
         hops = [_hop(self.machine, cluster.shared_network((ranks[i], ranks[i - 1])), nodes[i], nodes[i - 1])
                 for i in range(len(ranks))]
         seconds_a_byte = max(max([seconds, *busy.values()]) for seconds, _, busy in hops)

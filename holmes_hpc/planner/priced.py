@@ -6,8 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 
 from holmes_hpc.planner.groups import GroupRules, find_groups
+from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.memory import USABLE_FRACTION
-from holmes_hpc.planner.predict import Layout, predict
+from holmes_hpc.planner.predict import predict
 from holmes_hpc.planner.schedule_choice import candidate_schedules, first_schedule, words_of
 from holmes_hpc.planner.schedules import slow_hops
 from holmes_hpc.planner.settings import Task
@@ -50,13 +51,15 @@ class Priced:
 
 
 def price_layout(task: Task, strategy: str, words: str, pipelines: tuple[Pipeline, ...], size: int,
-                 rules: GroupRules, chunks: int = 1, like: ScheduleChoice | None = None) -> Priced:
-    """Simulate a layout and return its price.
+                 rules: GroupRules, chunks: int = 1, like: ScheduleChoice | None = None,
+                 allowance: Allowance | None = None) -> Priced:
+    """Simulate a layout and return its price; `allowance`, if any, pays for it.
 
     Its schedule is one like `like`, by default the one that a layout is first looked at with.
     """
-    groups, reductions = find_groups(task.architecture, task.cluster, pipelines, rules)
-    layout = Layout(pipelines, groups, reductions, size, task.synchronization(strategy))
+    layout = _layout(task, strategy, pipelines, size, rules)
+    if allowance is not None:
+        allowance.spend(task, layout)
     if like is not None:
         choice = _adapted(like, task, layout)
     else:
@@ -64,6 +67,17 @@ def price_layout(task: Task, strategy: str, words: str, pipelines: tuple[Pipelin
         needs_times = task.settings.schedule == "zero_bubble"
         choice = candidate_schedules(task, layout, chunks)[0] if needs_times else first_schedule(task, chunks)
     return price_schedule(task, strategy, words, layout, rules, choice)
+
+
+def _layout(task: Task, strategy: str, pipelines: tuple[Pipeline, ...], size: int, rules: GroupRules) -> Layout:
+    """Return the layout of these pipelines; the same one for the same, to which several ways lead."""
+    synchronization = task.synchronization(strategy)
+    key = "layout", pipelines, size, rules, synchronization
+    if key not in task.derived:
+        groups, reductions = find_groups(task.architecture, task.cluster, pipelines, rules)
+        task.derived[key] = Layout(pipelines, groups, reductions, size, synchronization)
+    layout: Layout = task.derived[key]
+    return layout
 
 
 def _adapted(like: ScheduleChoice, task: Task, layout: Layout) -> ScheduleChoice:
@@ -120,7 +134,7 @@ def one_warmer(priced: Priced, allowance: Allowance) -> list[Priced]:
 
 
 def _rescheduled(priced: Priced, choice: ScheduleChoice, allowance: Allowance) -> Priced:
-    allowance.spend(priced.task, priced.layout.pipelines)
+    allowance.spend(priced.task, priced.layout)
     words = ", ".join(filter(None, (priced.plain_words, words_of(choice))))
     return price_schedule(priced.task, priced.strategy, words, priced.layout, priced.rules, choice)
 

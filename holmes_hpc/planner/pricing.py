@@ -9,8 +9,8 @@ from typing import Protocol
 from holmes_hpc.planner.kinds import Kind
 from holmes_hpc.planner.memory import USABLE_FRACTION
 from holmes_hpc.planner.network_cost import NetworkCost
-from holmes_hpc.planner.predict import compute_cost, stage_seconds
 from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.step_prices import compute_cost, stage_seconds
 from holmes_hpc.values import Group
 
 _GIB = 2.0**30

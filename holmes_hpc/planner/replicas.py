@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from holmes_hpc.cluster import ClusterDescription, Node
 from holmes_hpc.planner.network_cost import Traffic
@@ -32,8 +33,12 @@ class Replicas:
         """The pipelines to simulate."""
         return tuple(self.pipelines[p] for p in self.chosen)
 
-    def rank_like(self) -> dict[int, int]:
+    def rank_like(self) -> Mapping[int, int]:
         """Return for every rank the simulated rank that does the same."""
+        return self._rank_like
+
+    @cached_property
+    def _rank_like(self) -> dict[int, int]:
         same: dict[int, int] = {}
         for p, pipeline in enumerate(self.pipelines):
             model = self.pipelines[self.chosen[self.like[p]]]

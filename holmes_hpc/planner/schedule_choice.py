@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.policies import Place
-from holmes_hpc.planner.predict import Layout, price
+from holmes_hpc.planner.representatives import representatives
 from holmes_hpc.planner.schedules import slow_hops
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.simulation import Prices
@@ -38,15 +39,16 @@ def candidate_schedules(task: Task, layout: Layout, chunks: int = 1) -> tuple[Sc
     settings, first = task.settings, first_schedule(task, chunks)
     if first.name == "gpipe":
         return (first,)
-    hops = slow_hops(layout.pipelines, layout.groups)
-    prices = price(task, layout)
-    warmups = hop_warmups(task, layout, prices, hops) if hops and settings.warmup_extra is None else {}
+    found_few = representatives(task, layout)
+    few, prices, like = found_few.layout, found_few.own_prices, found_few.replicas.like
+    hops = slow_hops(few.pipelines, few.groups)
+    warmups = hop_warmups(task, few, prices, hops) if hops and settings.warmup_extra is None else {}
     names = (first.name, "zero_bubble") if settings.schedule == "auto" and chunks == 1 else (first.name,)
     takes_turns = bool(hops) and any(group.kind == "turn" for group in layout.groups)
     turns = [settings.turns] if settings.turns is not None else [False, True]
     found = []
     for name in names:
-        times = _times(layout, prices) if name == "zero_bubble" else ((), ())
+        times = _times(few, prices, like) if name == "zero_bubble" else ((), ())
         for extra in ({}, warmups) if any(warmups.values()) else ({},):
             for turn in turns:
                 if turn and not takes_turns:
@@ -54,7 +56,7 @@ def candidate_schedules(task: Task, layout: Layout, chunks: int = 1) -> tuple[Sc
                 most = max(extra.values(), default=0) if settings.warmup_extra is None else settings.warmup_extra
                 even = len(set(extra.values())) <= 1
                 found.append(ScheduleChoice(
-                    name, most, chunks, turns=turn, hop_warmups=() if even else _rows(layout, extra, 0),
+                    name, most, chunks, turns=turn, hop_warmups=() if even else _rows(few, extra, 0, like),
                     stage_times=times[0], hop_times=times[1]))
     return tuple(dict.fromkeys(found))
 
@@ -83,8 +85,11 @@ def _hop_seconds(layout: Layout, prices: Prices, p: int, s: int) -> tuple[float,
     return busy + traffic.latency_seconds, busy
 
 
-def _times(layout: Layout, prices: Prices) -> tuple[tuple[tuple[tuple[int, ...], ...], ...],
-                                                    tuple[tuple[tuple[int, ...], ...], ...]]:
+Table = tuple[tuple[Item, ...], ...]
+
+
+def _times(layout: Layout, prices: Prices, like: Sequence[int]) -> tuple[Table[tuple[int, ...]],
+                                                                         Table[tuple[int, ...]]]:
     """Return the stage and hop times of a layout as whole numbers, one row for all pipelines if they are alike."""
     compute = prices.compute
     unit = min(seconds for (kind, _, _), seconds in compute.items() if kind is ActionKind.FORWARD) / _RESOLUTION
@@ -101,13 +106,14 @@ def _times(layout: Layout, prices: Prices) -> tuple[tuple[tuple[tuple[int, ...],
             if s + 1 < len(pipeline.stages):
                 delay, busy = _hop_seconds(layout, prices, p, s)
                 hops[p, s] = (round(delay / unit), round(busy / unit))
-    return _rows(layout, stages, (1, 2, 1)), _rows(layout, hops, (0, 0))
+    return _rows(layout, stages, (1, 2, 1), like), _rows(layout, hops, (0, 0), like)
 
 
-def _rows(layout: Layout, values: Mapping[Place, Item], default: Item) -> tuple[tuple[Item, ...], ...]:
+def _rows(layout: Layout, values: Mapping[Place, Item], default: Item, like: Sequence[int]) -> Table[Item]:
+    """Return the rows of all pipelines, of which `like` says whose row each has; one row where all are equal."""
     rows = tuple(tuple(values.get((p, s), default) for s in range(len(pipeline.stages)))
                  for p, pipeline in enumerate(layout.pipelines))
-    return rows[:1] if len(set(rows)) == 1 else rows
+    return rows[:1] if len(set(rows)) == 1 else tuple(rows[p] for p in like)
 
 
 def words_of(choice: ScheduleChoice) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 from holmes_hpc.errors import PlanRefusedError
@@ -115,6 +116,9 @@ def lower(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
     return lowered
 
 
+_action = functools.lru_cache(maxsize=2**17)(Action)
+"""Actions are values, and the schedules of a search are made of the same ones."""
+
 Hops = dict[tuple[bool, int, int], tuple[tuple[int, int], ...]]
 
 
@@ -133,7 +137,7 @@ def _hops(pipelines: Sequence[Pipeline]) -> Hops:
 def _lower_work(rank: int, work: Work, hops: Hops, split: bool) -> Iterator[Action]:
     kind, p, s, microbatch = work
     if kind == WEIGHT:
-        yield Action(ActionKind.BACKWARD_WEIGHT, p, s, microbatch)
+        yield _action(ActionKind.BACKWARD_WEIGHT, p, s, microbatch)
         return
     forward = kind == FORWARD
     backward = ActionKind.BACKWARD_INPUT if split else ActionKind.BACKWARD
@@ -142,8 +146,8 @@ def _lower_work(rank: int, work: Work, hops: Hops, split: bool) -> Iterator[Acti
     send = ActionKind.SEND_ACTIVATION if forward else ActionKind.SEND_GRADIENT
     for sender, receiver in hops.get((forward, p, s - 1 if forward else s + 1), ()):
         if receiver == rank:
-            yield Action(receive, p, s, microbatch, sender)
-    yield Action(compute, p, s, microbatch)
+            yield _action(receive, p, s, microbatch, sender)
+    yield _action(compute, p, s, microbatch)
     for sender, receiver in hops.get((forward, p, s), ()):
         if sender == rank:
-            yield Action(send, p, s, microbatch, receiver)
+            yield _action(send, p, s, microbatch, receiver)

@@ -112,9 +112,9 @@ def _price_best(task: Task, proposals: Sequence[Proposal], work: Work, most: int
         if key in seen:
             continue
         seen.add(key)
-        allowance.spend(proposal.task, pipelines)
         priced.append(price_layout(proposal.task, proposal.strategy, proposal.words, pipelines,
-                                   proposal.micro_batch_size, proposal.rules, proposal.chunks))
+                                   proposal.micro_batch_size, proposal.rules, proposal.chunks,
+                                   allowance=allowance))
     if warms_up:
         # Layouts that swap equal fabrics take equally long, and one of them is enough.
         fitting = sorted({round(each.seconds, 12): each for each in reversed(priced) if not each.reason}.values(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from holmes_hpc import registry
@@ -106,6 +107,11 @@ class Task:
     architecture: Architecture
     cluster: ClusterDescription
     machine: Machine
+
+    @cached_property
+    def derived(self) -> dict[Any, Any]:
+        """Room for what the search derives from this task more than once."""
+        return {}
 
     def synchronization(self, strategy: str) -> Synchronization:
         """Return how the ranks of a plan of `strategy` sum gradients and update parameters."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,9 +9,9 @@ from dataclasses import dataclass
 
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.planner.cost.gpu_constants import network_share
+from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.network_cost import Resource, Traffic
-from holmes_hpc.planner.predict import Layout, price
-from holmes_hpc.planner.replicas import find_replicas
+from holmes_hpc.planner.representatives import representatives
 from holmes_hpc.planner.schedules import transfers
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.simulation import Prices
@@ -35,10 +34,8 @@ def loads(task: Task, layout: Layout) -> tuple[Load, ...]:
 
     Exchange between the tensor-parallel ranks of different nodes is part of their compute, and not in here.
     """
-    replicas = find_replicas(task.cluster, layout.pipelines)
-    few = dataclasses.replace(layout, pipelines=replicas.picked, reductions=replicas.restrict(layout.reductions))
-    prices = replicas.fill_trunks(price(task, few))
-    alike = Counter(replicas.like)
+    found = representatives(task, layout)
+    few, prices, alike = found.layout, found.prices, Counter(found.replicas.like)
     return (*(Load(pipeline.microbatches, alike[p], prices.messages[pair])
               for p, pipeline in enumerate(few.pipelines) for pair in _pairs(pipeline)),
             *(Load(1, 1, traffic) for traffic in _collectives(prices)))

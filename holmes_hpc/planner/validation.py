@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holmes_hpc.values import Action, ActionKind, Pipeline, Reduction, Schedule
 
@@ -14,6 +14,8 @@ _WHOLE = {ActionKind.FORWARD, ActionKind.BACKWARD}
 _PARTS = {ActionKind.FORWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT}
 _INPUT_BACKWARDS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
 Message = tuple[ActionKind, int, int, int, int, int]
+Peaks = Mapping[tuple[int, int, int], int]
+"""Micro-batches in flight by (rank, pipeline, stage), when the rank has most of them."""
 
 
 def schedule_problems(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from holmes_hpc.planner.replicas import find_replicas
+from holmes_hpc.planner.layouts import Layout
+from holmes_hpc.planner.representatives import replicas_of
 from holmes_hpc.planner.settings import Task
-from holmes_hpc.values import Pipeline
 
 _UNITS_A_SECOND = 60_000
 """Units of work that a slow core does in a second; a unit is about one simulated action."""
@@ -27,9 +27,9 @@ class Allowance:
     def __init__(self, units: float) -> None:
         self.units = units
 
-    def spend(self, task: Task, pipelines: Sequence[Pipeline]) -> None:
+    def spend(self, task: Task, layout: Layout) -> None:
         """Take off what the simulation of a layout costs."""
-        self.units -= layout_units(task, pipelines)
+        self.units -= layout_units(task, layout)
 
 
 class Work:
@@ -55,9 +55,9 @@ class Work:
             self._progress(words)
 
 
-def layout_units(task: Task, pipelines: Sequence[Pipeline]) -> float:
+def layout_units(task: Task, layout: Layout) -> float:
     """Return about how many units of work the simulation of a layout is."""
-    picked = find_replicas(task.cluster, pipelines).picked if len(pipelines) > 1 else pipelines
+    picked = replicas_of(task, layout).picked
     alike = len({pipeline.microbatches for pipeline in picked}) == 1
     actions = sum(6 * sum(len(stage.ranks) for stage in pipeline.stages)
                   * (min(pipeline.microbatches, _LONGEST_PIPELINE + 6 * len(pipeline.stages)) if alike

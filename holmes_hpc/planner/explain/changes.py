@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.planner.groups import GroupRules, find_groups
+from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.memory import USABLE_FRACTION
-from holmes_hpc.planner.predict import Layout, predict
+from holmes_hpc.planner.predict import predict
 from holmes_hpc.planner.schedule_choice import candidate_schedules
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.turns import turn_ranks

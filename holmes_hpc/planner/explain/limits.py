@@ -7,10 +7,12 @@ from dataclasses import dataclass, fields
 
 from holmes_hpc.planner.compute_cost import GIB
 from holmes_hpc.planner.explain.retrace import Trace, retrace
+from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.memory import RankMemory, peaking_rank
 from holmes_hpc.planner.network_cost import Resource
-from holmes_hpc.planner.predict import Layout, core_pools, memory_parts, observe
+from holmes_hpc.planner.predict import memory_parts, observe
 from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.step_prices import core_pools
 from holmes_hpc.planner.traffic import resource_words
 from holmes_hpc.values import ActionKind, ScheduleChoice
 

@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from holmes_hpc.planner.folding import fold
+from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.network_cost import Resource
-from holmes_hpc.planner.predict import Layout, core_pools, price, with_gathers
-from holmes_hpc.planner.replicas import find_replicas
+from holmes_hpc.planner.predict import with_gathers
+from holmes_hpc.planner.representatives import representatives
 from holmes_hpc.planner.schedules import make_schedule
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.simulation import Prices, simulate
+from holmes_hpc.planner.step_prices import core_pools, price
 from holmes_hpc.values import Action, ActionKind, ScheduleChoice
 
 MOST_ACTIONS = 60_000
@@ -76,14 +77,11 @@ def _without_replicas(task: Task, layout: Layout, choice: ScheduleChoice, folded
                       ) -> tuple[Layout, ScheduleChoice, Prices, Mapping[int, int]]:
     if core_pools(task)[0]:
         return layout, choice, price(task, layout), dict.fromkeys(range(task.cluster.world_size), 1)
-    replicas = find_replicas(task.cluster, layout.pipelines)
-    few = dataclasses.replace(layout, pipelines=replicas.picked, reductions=replicas.restrict(layout.reductions))
-    own, prices = _of_pipelines(choice, replicas.chosen), replicas.fill_trunks(price(task, few))
-    same = replicas.rank_like()
+    found = representatives(task, layout)
+    few, own, same = found.layout, _of_pipelines(choice, found.replicas.chosen), found.replicas.rank_like()
     if not folded:
-        return few, own, prices, Counter(same.values())
-    less = fold(few.pipelines, few.groups, few.reductions, prices, lambda rank: task.cluster.node_of(rank).slot,
-                turns=choice.turns)
+        return few, own, found.prices, Counter(same.values())
+    less = found.folded(turns=choice.turns)
     few = dataclasses.replace(few, pipelines=less.pipelines, groups=less.groups, reductions=less.reductions)
     return few, _of_pipelines(own, less.kept), less.prices, Counter(less.rank_like[rank] for rank in same.values())
 

@@ -1,0 +1,34 @@
+"""What no schedule of a layout beats: compute alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holmes_hpc.planner.ownership import stage_units
+from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.step_prices import compute_cost, stage_seconds, weight_seconds
+from holmes_hpc.values import Pipeline
+
+
+def least_seconds(task: Task, pipelines: Sequence[Pipeline], micro_batch_size: int) -> float:
+    """Return a step time that no schedule of these pipelines beats.
+
+    A rank computes all its own work, and before its first and after its last micro-batch one passes the stages before
+    it: forward, and the part of the backward that the gradient waits for. Exchange is not counted.
+    """
+    cost = compute_cost(task)
+    busy: dict[int, float] = {}
+    bound = 0.0
+    for pipeline in pipelines:
+        passed = 0.0
+        for s, stage in enumerate(pipeline.stages):
+            units = stage_units(task.architecture, pipeline, s)
+            forward, backward = stage_seconds(task, cost, stage.ranks, units, micro_batch_size)
+            own = pipeline.microbatches * (forward + backward)
+            bound = max(bound, passed + own)
+            weight = weight_seconds(task, cost, stage.ranks, units, micro_batch_size)
+            passed += forward + backward - weight
+            for rank in stage.ranks:
+                busy[rank] = busy.get(rank, 0.0) + own
+        bound = max(bound, passed)
+    return max(bound, *busy.values())
