@@ -66,7 +66,7 @@ def test_a_sweep_with_a_failed_run_is_1_and_shows_why(slurm: SlurmCluster) -> No
     (slurm.shared / "bad.tokens").write_bytes(b"no header")
     done = holmes(slurm, "train", [
         site(slurm), "-m", "+cluster=one", "data=tokens", "data.path=good.tokens,bad.tokens", *TINY,
-        "train.steps=1"], check=False)
+        "train.steps=1", "data.check_before_start=false"], check=False)
     assert done.status == 1, done.stderr
     table = done.stderr[done.stderr.rindex("job  "):]
     assert table.splitlines()[1].split()[2] == "completed"
