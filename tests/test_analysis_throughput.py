@@ -156,7 +156,7 @@ def test_titles_name_every_machine_and_the_chosen_step(run, tmp_path, monkeypatc
 
 
 def test_measured_figures_stand_with_their_bar_and_a_run_without_steps_says_why(tmp_path, monkeypatch):
-    """A bar of 40,960 tokens/s, predicted 51,200; its baseline of 20,480; one that failed and one that has just begun."""
+    """A bar of 40,960 tokens/s, predicted 51,200; its baseline of 20,480; one that failed and one that began."""
     from analysis import pictures as drawing
     from analysis.tables import runs_table
 

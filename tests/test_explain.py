@@ -95,7 +95,8 @@ def test_sums_are_what_ranks_wait_for_after_their_last_backward():
     ([*TWO_STAGES, "model.hidden_size=1024", "train.global_batch_size=256", "parallel.schedule=zero_bubble",
       "parallel.warmup_extra=8", "cluster.partitions.ib.ethernet_gbps=1", "cluster.partitions.roce.ethernet_gbps=1"],
      "Ethernet of "),
-    ([*TWO_STAGES, "model.vocab_size=65536", "model.hidden_size=1024", "train.global_batch_size=16"], "sums of gradients over ib, roce"),
+    ([*TWO_STAGES, "model.vocab_size=65536", "model.hidden_size=1024", "train.global_batch_size=16"],
+     "sums of gradients over ib, roce"),
     ([*TWO_STAGES, "model.num_layers=8", "model.hidden_size=2048", "parallel.layer_split=[7,1]",
       "train.global_batch_size=128", "model.sequence_length=1024"], "the computing of stage 0"),
     ([*TWO_STAGES, *SLOW, "train.global_batch_size=16"], "the bubble"),
@@ -130,8 +131,8 @@ def test_changes_name_what_is_open():
     assert not {"untied embeddings", "bfloat16"} & set(untied)
     assert any(words.startswith("the schedule zero_bubble") for words in untied)  # the baseline asks for 1F1B
     assert "micro-batches of 8 instead of 16" in changes(
-        "+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=4", "model=gpt2_small", "train.precision=bfloat16",
-        "parallel.pipeline=4", "parallel.micro_batch_size=16")
+        "+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=4", "model=gpt2_small",
+        "train.precision=bfloat16", "parallel.pipeline=4", "parallel.micro_batch_size=16")
 
 
 def test_what_does_not_fit_into_memory_is_no_change():
@@ -188,8 +189,8 @@ def test_long_steps_are_shortened():
 
 
 def test_folded_ranks_wait_as_long():
-    config, chosen = made(*TWO_STAGES, "cluster.partitions.ib.gpus_per_node=4", "cluster.partitions.roce.gpus_per_node=4",
-                          "parallel.tensor=2")
+    config, chosen = made(*TWO_STAGES, "cluster.partitions.ib.gpus_per_node=4",
+                          "cluster.partitions.roce.gpus_per_node=4", "parallel.tensor=2")
     task, layout = restore(config, chosen)
     whole, folded = (retrace(task, layout, chosen.schedule, folded=each) for each in (False, True))
     assert folded.step_seconds == pytest.approx(whole.step_seconds)

@@ -29,7 +29,8 @@ def fake_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]
         folder = RunFolder.create(tmp_path, "mixed")
         for step in (1, 2):
             folder.append_metrics({**metric(step, 0.1 * (config.number + 1)), "loss": 3.25})
-        write_result(folder, status="completed" if statuses[config.number] == 0 else "failed", emulated=True, error=None)
+        ended = "completed" if statuses[config.number] == 0 else "failed"
+        write_result(folder, status=ended, emulated=True, error=None)
         return statuses[config.number], folder
 
     monkeypatch.setattr(in_turn, "run", run)

@@ -20,8 +20,8 @@ from holmes_hpc.planner import plan
 from holmes_hpc.submit import Decision
 
 # A model this small is fastest on one node.
-SMALL = ["+cluster=mixed", "parallel=auto", "parallel.leave_nodes_out=true", "launch.backend=gloo", "model.num_layers=2",
-         "model.hidden_size=32", "model.num_heads=2", "model.sequence_length=32"]
+SMALL = ["+cluster=mixed", "parallel=auto", "parallel.leave_nodes_out=true", "launch.backend=gloo",
+         "model.num_layers=2", "model.hidden_size=32", "model.num_heads=2", "model.sequence_length=32"]
 STEP = {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "0", "SLURM_JOB_NODELIST": "ib-[1-2],roce-[1-2]",
         "SLURM_STEP_NODELIST": "ib-[1-2],roce-[1-2]", "SLURM_STEP_TASKS_PER_NODE": "2(x4)",
         "SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURMD_NODENAME": "ib-1",

@@ -185,7 +185,8 @@ def test_auto_is_nccl_for_all_where_nodes_report_gpus(tmp_path: Path) -> None:
     with_gpus = good(tmp_path)
     without = [dataclasses.replace(each, gpus=0) for each in with_gpus]
     one_without = [*with_gpus[:3], without[3]]
-    described, on_cpus = mixed().nodes, mixed(*(f"cluster.partitions.{label}.gpu=cpu" for label in ("ib", "roce"))).nodes
+    described = mixed().nodes
+    on_cpus = mixed(*(f"cluster.partitions.{label}.gpu=cpu" for label in ("ib", "roce"))).nodes
     for wanted, nodes, reports, backend in (
             ("auto", described, with_gpus, "nccl"), ("gloo", described, with_gpus, "gloo"),
             ("auto", described, without, "gloo"), ("nccl", described, without, "nccl"),

@@ -82,10 +82,11 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
 def check_before(config: Any) -> None:
     """Check what planning does not need and the run will: a place for its folder, and the files of its data.
 
-    Raises ConfigurationError or, where the disk is full, RunFailedError.
+    Raises ConfigurationError.
     """
     check_place(Path(config.run.folder), run_name(config))
-    check_data_files(config.data, Architecture.from_config(config.model))
+    if not config.launch.probe_only:
+        check_data_files(config.data, Architecture.from_config(config.model))
 
 
 def run_name(config: Any) -> str:
