@@ -168,8 +168,8 @@ def test_a33_two_runs_on_one_node_meet_at_ports_of_their_own(tmp_path: Path) -> 
 
 
 def test_a38_interfaces_have_a_name_for_each_label() -> None:
-    config = compose(["+cluster=mixed", "cluster.partitions.ib.interface=bond0", "cluster.partitions.roce.interface=eno1",
-                      "cluster.partitions.roce.fabric_interface=enp6s0"])
+    config = compose(["+cluster=mixed", "cluster.partitions.ib.interface=bond0",
+                      "cluster.partitions.roce.interface=eno1", "cluster.partitions.roce.fabric_interface=enp6s0"])
     ib, roce = (next(node for node in ClusterDescription.from_config(config.cluster).nodes if node.label == label)
                 for label in ("ib", "roce"))
     assert interfaces_of(ib) == {"local": "lo", "ib": "ib0", "ethernet": "bond0"}

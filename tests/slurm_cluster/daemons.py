@@ -30,8 +30,8 @@ _MARIADB_OPTIONS = ("--skip-networking", "--innodb-buffer-pool-size=64M", "--inn
 
 
 _HEARTBEAT = "while sleep 1; do scontrol update NodeName=$0 Comment=beat >/dev/null 2>&1; done"
-"""Slurm's backfill, which alone starts heterogeneous jobs, sleeps until something changes; that a requeued job may start
-is no change, and goes unnoticed for up to half a minute."""
+"""Slurm's backfill, which alone starts heterogeneous jobs, sleeps until something changes; that a requeued job may
+start is no change, and goes unnoticed for up to half a minute."""
 
 
 class StartFailedError(RuntimeError):
@@ -80,8 +80,8 @@ class _Machine:
 
     def start_in_background(self, script: str, *arguments: str) -> None:
         """Run a shell script, whose arguments begin with `$0`; it ends with the cluster."""
-        subprocess.Popen([*self._enter(), "sh", "-c", script, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                         stderr=subprocess.DEVNULL)
+        subprocess.Popen([*self._enter(), "sh", "-c", script, *arguments], stdin=subprocess.DEVNULL,
+                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def start_daemon(self, *command: str) -> None:
         """Start a program that puts itself into the background."""
