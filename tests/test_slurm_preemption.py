@@ -154,7 +154,7 @@ def test_a4_job_that_comes_to_its_time_limit_is_queued_again(make_slurm: MakeSlu
                                "launch.signal_seconds=20"])
     job.wait_for_steps(3)
     # Nearer than minutes, which is all that a submission can say.
-    slurm.run(f"scontrol update JobId={job.id} EndTime=$(date +%Y-%m-%dT%H:%M:%S -d '+25 seconds')")
+    slurm.run(f"scontrol update JobId={job.id} EndTime=$(date +%Y-%m-%dT%H:%M:%S -d '+40 seconds')")
     job.wait_for_restart()
     job.cancel()
     assert job.steps == list(range(1, len(job.steps) + 1))
