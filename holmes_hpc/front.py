@@ -12,7 +12,8 @@ import os
 import sys
 import traceback
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -85,14 +86,14 @@ class _Jobs:
 def main(command: Command, argv: Sequence[str] | None = None) -> int:
     """Run a command with `argv` (default: the process's arguments) and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _log_to_stderr(command.verb)
-    try:
-        return _main(command, arguments)
-    except HolmesError as error:
-        return report(command.verb, error)
-    except KeyboardInterrupt:
-        sys.stderr.write(f"holmes {command.verb}: interrupted\n")
-        return INTERRUPTED
+    with logging_to_stderr(command.verb):
+        try:
+            return _main(command, arguments)
+        except HolmesError as error:
+            return report(command.verb, error)
+        except KeyboardInterrupt:
+            sys.stderr.write(f"holmes {command.verb}: interrupted\n")
+            return INTERRUPTED
 
 
 def complete(command: Command, argv: Sequence[str]) -> int:
@@ -129,14 +130,20 @@ def _main(command: Command, argv: list[str]) -> int:
     return status
 
 
-def _log_to_stderr(verb: str) -> None:
-    """Send what the library logs to stderr, as the command's own words."""
+@contextmanager
+def logging_to_stderr(verb: str) -> Iterator[None]:
+    """Send what the library logs to stderr meanwhile, as the command's own words."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(f"holmes {verb}: %(message)s"))
     logger = logging.getLogger("holmes_hpc")
-    logger.handlers[:] = [handler]
+    before = logger.handlers[:], logger.level, logger.propagate
+    logger.handlers[:], logger.propagate = [handler], False
     logger.setLevel(logging.INFO)
-    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.handlers[:], logger.propagate = before[0], before[2]
+        logger.setLevel(before[1])
 
 
 def _refuse_options(arguments: Namespace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -142,3 +143,10 @@ def test_plan_prints_json_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     out, err = capsys.readouterr()
     assert "ib" in out and "roce" in out and not err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_command_leaves_the_logger_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("holmes_hpc")
+    before = logger.handlers[:], logger.level, logger.propagate
+    assert cli.run(["plan", "+cluster=nowhere"]) == 2
+    assert (logger.handlers[:], logger.level, logger.propagate) == before
