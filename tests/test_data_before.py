@@ -21,8 +21,7 @@ from holmes_hpc.errors import ConfigurationError, RunFailedError
 from holmes_hpc.launch import train
 from holmes_hpc.runs import RunFolder
 from tests.data_sources import write_megatron
-
-ROOT = Path(__file__).parent.parent
+from tests.runs_for_tests import ROOT, open_to_all, ordinary_user
 
 
 def checked(*overrides: str) -> None:
@@ -130,10 +129,11 @@ for path in ("good.bin", "odd.bin"):
     assert "4001 bytes" in done.stderr.splitlines()[-1], done.stderr
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_may_not_be_read_is_refused(files: Path) -> None:
+    checked("data=tokens", "data.path=good.bin")
     (files / "good.bin").chmod(0)
-    with pytest.raises(ConfigurationError, match=r"cannot be read"):
+    open_to_all(files)
+    with ordinary_user(), pytest.raises(ConfigurationError, match=r"good\.bin.*cannot be read.*Permission denied"):
         checked("data=tokens", "data.path=good.bin")
 
 

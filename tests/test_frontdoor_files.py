@@ -12,7 +12,7 @@ import pytest
 from holmes_hpc.config.compose import compose
 from holmes_hpc.config.files import check_file, own_file
 from holmes_hpc.errors import ConfigurationError
-from tests.runs_for_tests import ROOT
+from tests.runs_for_tests import ROOT, open_to_all
 
 WRONG = [
     ("cluster", b"", "the file is empty"),
@@ -106,9 +106,7 @@ def test_a_file_that_may_not_be_read_is_refused_without_a_traceback(own: Path, t
                                       "--clear-groups"]
     if within and subprocess.run([*within, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("an ordinary user cannot be played here")
-    of_pytest = [each for each in tmp_path.parents if each.name.startswith(("pytest-", "popen-"))]
-    for folder in (own, tmp_path, *of_pytest):
-        folder.chmod(folder.stat().st_mode | 0o055)
+    open_to_all(own)
     done = subprocess.run([*within, sys.executable, "-m", "holmes_hpc.plan", "+cluster=secret"], cwd=tmp_path,
                           env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
                           capture_output=True, text=True, check=False)
