@@ -44,6 +44,7 @@ class Collectives:
         self.parts = {index: buckets.get(index) or (Bucket(whole),) for index, whole in enumerate(traffic)}
         self.gathers, self.overlap_gathers = gathers, overlap_gathers
         self.move, self.wake = move, wake
+        self.gatherers = {rank for index in gathers for rank in self.owners[index]}
         self.missing: dict[Key, dict[int, int]] = {}
         self.at_action: set[tuple[int, int, int]] = set()
         self.next_part = dict.fromkeys(self.parts, 0)
@@ -56,22 +57,25 @@ class Collectives:
         self.needs: dict[tuple[int, Place], list[tuple[float, Key]]] = {}
         places = {(rank, (action.pipeline, action.stage)) for rank, actions in schedule.actions.items()
                   for action in actions if action.kind is ActionKind.FORWARD}
+        places_of: dict[int, list[Place]] = {}
+        for rank, place in sorted(places):
+            places_of.setdefault(rank, []).append(place)
         for index, parts in self.parts.items():
             for number, part in enumerate(parts):
-                self.missing[index, number] = self._missing(index, number, part, places)
+                self.missing[index, number] = self._missing(index, number, part, places_of)
         if overlap_gathers:
             for index, parts in gathers.items():
                 for number, part in enumerate(parts):
                     for rank in self.owners[index]:
-                        for place, fraction in part.stages.items():
-                            if (rank, place) in places:
-                                self.needs.setdefault((rank, place), []).append((fraction, (index, number)))
+                        for place in places_of.get(rank, ()):
+                            if place in part.stages:
+                                self.needs.setdefault((rank, place), []).append((part.stages[place], (index, number)))
 
-    def _missing(self, index: int, number: int, part: Bucket, places: set[tuple[int, Place]]) -> dict[int, int]:
+    def _missing(self, index: int, number: int, part: Bucket, places_of: Mapping[int, list[Place]]) -> dict[int, int]:
         """Note what a part waits for on each of its owners: stages, or the owner's own action."""
         missing = {}
         for rank in self.owners[index]:
-            here = [(place, fraction) for place, fraction in part.stages.items() if (rank, place) in places]
+            here = [(place, part.stages[place]) for place in places_of.get(rank, ()) if place in part.stages]
             missing[rank] = max(1, len(here))
             if not here:
                 self.at_action.add((index, number, rank))
@@ -143,7 +147,10 @@ class Collectives:
     def _next_gather(self, now: float, left: list[Key], occupied: set[int]) -> None:
         """Start every gather whose owners have no earlier one under way or before them."""
         blocked = set(occupied)
+        everyone = len(self.gatherers)
         for key in list(left):
+            if len(blocked) == everyone:
+                break
             owners = self.owners[key[0]]
             if blocked.isdisjoint(owners):
                 left.remove(key)

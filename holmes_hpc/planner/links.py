@@ -21,10 +21,19 @@ class Lane:
     rate: float = 0.0
     flows: dict[int, Flow] = field(default_factory=dict)
 
+    def first(self) -> Flow:
+        """Return the transfer that ends first: they move alike, so it is the one that started first."""
+        flow = next(iter(self.flows.values()))
+        flow.changes += 1
+        return flow
+
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """A transfer under way: the fraction that was left at `since`, when its rate last changed."""
+    """A transfer under way: the fraction that was left at `since`, when its rate last changed.
+
+    `changes` counts how often its end was announced; only the last time holds.
+    """
 
     number: int
     lane: Lane
@@ -57,22 +66,18 @@ class Links:
     users: dict[Resource, dict[Lane, None]] = field(default_factory=dict)
 
     def start(self, number: int, now: float, traffic: Traffic) -> list[Flow]:
-        """Start transfer `number`; return the flows whose end is now another one, it among them."""
+        """Start transfer `number`; return of every lane whose rate is now another one the flow that ends first."""
         lane = self.lanes.get(traffic.kind)
         if lane is None:
             seconds, needs = traffic.kind
             lane = self.lanes[traffic.kind] = Lane(traffic.kind, needs, 1.0 / seconds)
             for resource, _ in needs:
                 self.users.setdefault(resource, {})[lane] = None
-        flow = self.flows[number] = lane.flows[number] = Flow(number, lane, now)
-        changed = self._share(now, self._near([lane]))
-        if not flow.changes:
-            flow.changes = 1
-            changed.append(flow)
-        return changed
+        self.flows[number] = lane.flows[number] = Flow(number, lane, now)
+        return self._share(now, self._near([lane]))
 
     def finish(self, number: int, now: float) -> list[Flow]:
-        """Take a transfer that has moved away; return the flows whose end is now another one."""
+        """Take a transfer that has moved away; return the flows that are now the first to end in their lane."""
         lane = self.flows.pop(number).lane
         del lane.flows[number]
         if not lane.flows:
@@ -80,7 +85,11 @@ class Links:
             for resource, _ in lane.needs:
                 del self.users[resource][lane]
         others = [other for resource, _ in lane.needs for other in self.users[resource]]
-        return self._share(now, self._near(others)) if others else []
+        rate = lane.rate
+        changed = self._share(now, self._near(others)) if others else []
+        if lane.flows and lane.rate == rate:
+            changed.append(lane.first())
+        return changed
 
     def _near(self, lanes: Iterable[Lane]) -> list[Lane]:
         """Return all lanes that share something with these, directly or through others."""
@@ -105,16 +114,17 @@ class Links:
                     if now > flow.since:
                         flow.left = max(0.0, flow.left - (now - flow.since) * lane.rate)
                         flow.since = now
-                    flow.changes += 1
-                    changed.append(flow)
                 lane.rate = rate
+                changed.append(lane.first())
         return changed
 
 
 def _fair_rates(lanes: list[Lane]) -> list[tuple[Lane, float]]:
     """Return the rate of every lane's flows by progressive filling over the resources that they share."""
-    if len(lanes) == 1 and len(lanes[0].flows) == 1:
-        return [(lanes[0], lanes[0].fastest)]
+    if len(lanes) == 1:
+        lane = lanes[0]
+        return [(lane, min([lane.fastest, *(1.0 / (len(lane.flows) * need) for _, need in lane.needs if need)])
+                 if len(lane.flows) > 1 else lane.fastest)]
     rates: list[tuple[Lane, float]] = []
     free: dict[Resource, float] = {}
     count: dict[Resource, int] = {}
@@ -128,16 +138,18 @@ def _fair_rates(lanes: list[Lane]) -> list[tuple[Lane, float]]:
         # Those that an equal part does not hold up leave the rest to the others; else the most held up are settled.
         held_up = [rate / lane.fastest for lane, rate in zip(left, wished, strict=True)]
         free_ones, worst = max(held_up) >= 1 - _ENOUGH, min(held_up) * (1 + _ENOUGH)
-        rest = []
+        rest, settled = [], []
         for lane, rate, part in zip(left, wished, held_up, strict=True):
             if part < 1 - _ENOUGH if free_ones else part > worst:
                 rest.append(lane)
-                continue
-            rates.append((lane, rate))
+            else:
+                settled.append((lane, rate))
+        for lane, rate in settled if rest else ():
             for resource, need in lane.needs:
                 for _ in lane.flows:
                     free[resource] = max(_ENOUGH, free[resource] - rate * need)
                 count[resource] -= len(lane.flows)
+        rates += settled
         left = rest
     return rates
 
