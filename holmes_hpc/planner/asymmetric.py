@@ -89,7 +89,7 @@ class Space:
             first += count
         if not across:
             return seconds
-        return seconds + self._across_seconds()
+        return seconds + self._across_seconds
 
     def placed_seconds(self, fleet: Fleet, size: int, *, together: bool) -> float:
         """Return about how long a step takes with the stages placed as `placement.place` does."""
@@ -118,13 +118,14 @@ class Space:
                 first += n
         if len(fleet.pipelines) == 1:
             return longest
-        return longest + sync + (0.0 if like else self._across_seconds())
+        return longest + sync + (0.0 if like else self._across_seconds)
 
     def _stages_in_node(self, k: int, tensor: int, stages: int, copies: int, together: bool) -> float:
         """Return how many stages of a segment are in a node, scaled so that a border has its part of them."""
         most = self.kinds[k].gpus / tensor
         return min(copies, most) * stages if together else max(float(stages), most)
 
+    @cached_property
     def _across_seconds(self) -> float:
         counts = tuple(len(kind.nodes) for kind in self.kinds)
         whole = self.num_layers * self.pricing.layer_gradient_bytes()

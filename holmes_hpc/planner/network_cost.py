@@ -26,6 +26,11 @@ class Traffic:
     busy: dict[Resource, float] = field(default_factory=dict)
 
     @cached_property
+    def with_latency(self) -> Traffic:
+        """The same with its latency as a part of its time, as in a collective whose steps follow one another."""
+        return Traffic(self.seconds + self.latency_seconds, 0.0, self.busy) if self.latency_seconds else self
+
+    @cached_property
     def kind(self) -> tuple[float, Needs]:
         """What all transfers that move alike have in common: their seconds alone, and what they need."""
         return max([self.seconds, *self.busy.values()]), tuple(self.busy.items())

@@ -89,7 +89,7 @@ class _Simulation:
         self.queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self.cores = {pool: [0.0] * count for pool, count in prices.cores.items()}
         self.collectives = Collectives(schedule, reductions, prices.reductions, prices.buckets, prices.gathers,
-                                       prices.overlap_gathers, self._move, self._advance)
+                                       prices.overlap_gathers, self._move, self._advance, self._at)
         self.last = last_backwards(schedule) if prices.buckets else {}
         self.end = 0.0
         self.records: list[tuple[int, Action, float, float]] = []
@@ -176,7 +176,7 @@ class _Simulation:
             end = self._occupy(now, rank, seconds)
         if self.last.get((rank, place)) == self.position[rank]:
             for fraction, index, bucket in self.collectives.ready_after(rank, place):
-                self._at(end - (1 - fraction) * seconds, self.collectives.enter, index, bucket, rank)
+                self.collectives.enter(end - (1 - fraction) * seconds, index, bucket, rank)
         self._at(end, self._finish_compute, rank, action)
         return False
 
