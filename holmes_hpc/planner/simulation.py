@@ -26,8 +26,9 @@ class Prices:
     """What every action costs. This is all that the simulation knows of a machine.
 
     `compute[kind, pipeline, stage]` in seconds, tensor-parallel exchanges, recomputation and launches included;
-    `messages[sender, receiver]`; `reductions[index]`; `optimizer[rank]` in seconds. `core_pools[rank]` names the pool
-    of CPU cores that computes for a rank, and `cores[pool]` their number; a rank with a device of its own has no pool.
+    `messages[sender, receiver]`; `reductions[index]` of those without buckets; `optimizer[rank]` in seconds.
+    `core_pools[rank]` names the pool of CPU cores that computes for a rank, and `cores[pool]` their number; a rank
+    with a device of its own has no pool.
 
     `buckets[index]` are the parts of a reduction that start under the backward, each as soon as its gradients are
     there on all owners; without them the reduction starts where its action stands. `gathers[index]` are the parts of
@@ -114,12 +115,12 @@ class _Simulation:
 
     def _advance(self, now: float, rank: int) -> None:
         """Run a rank's actions from `now` until one takes time or has to wait."""
-        actions, position = self.actions[rank], self.position
-        while position[rank] < len(actions):
-            action = actions[position[rank]]
-            if not self._goes_on(now, rank, action):
+        actions, goes_on, done = self.actions[rank], self._goes_on, self._done
+        for at in range(self.position[rank], len(actions)):
+            action = actions[at]
+            if not goes_on(now, rank, action):
                 return
-            self._done(now, rank, action)
+            done(now, rank, action)
         self.end = max(self.end, now)
 
     def _done(self, now: float, rank: int, action: Action) -> None:
@@ -164,17 +165,18 @@ class _Simulation:
         return True
 
     def _compute(self, now: float, rank: int, action: Action) -> bool:
-        place = action.pipeline, action.stage
-        if action.kind is ActionKind.FORWARD and not self.collectives.is_gathered_for(rank, place):
+        kind, place = action.kind, (action.pipeline, action.stage)
+        gathers = kind is ActionKind.FORWARD and self.collectives.needs_gathers(rank, place)
+        if gathers and not self.collectives.is_gathered_for(rank, place):
             return False
-        seconds = self.prices.compute[action.kind, action.pipeline, action.stage]
-        if action.kind is ActionKind.FORWARD and self.collectives.needs_gathers(rank, place):
+        seconds = self.prices.compute[kind, action.pipeline, action.stage]
+        if gathers:
             # It began when its first layers were there, and only now all of it is known.
             at_best = self._occupy(self.began[rank], rank, seconds)
             end = max(now, at_best, self.collectives.forward_end(rank, place, seconds))
         else:
             end = self._occupy(now, rank, seconds)
-        if self.last.get((rank, place)) == self.position[rank]:
+        if kind is not ActionKind.FORWARD and self.last.get((rank, place)) == self.position[rank]:
             for fraction, index, bucket in self.collectives.ready_after(rank, place):
                 self.collectives.enter(end - (1 - fraction) * seconds, index, bucket, rank)
         self._at(end, self._finish_compute, rank, action)
@@ -223,6 +225,7 @@ class _Simulation:
             gate.add(pair)
             return
         letter = "F" if kind is ActionKind.RECEIVE_ACTIVATION else "B"
+        what = f"{pair[0]}>{pair[1]} {letter}{p}.{s}.{microbatch}" if self.trace else ""
         traffic = self.prices.messages[pair]
 
         def moved(end: float) -> None:
@@ -230,7 +233,7 @@ class _Simulation:
             self._at(end + traffic.latency_seconds, self._arrive, key)
             self._next_message(end, pair)
 
-        self._move(now, traffic, moved, f"{pair[0]}>{pair[1]} {letter}{p}.{s}.{microbatch}")
+        self._move(now, traffic, moved, what)
 
     def _arrive(self, now: float, key: Message) -> None:
         self.arrived.add(key)
