@@ -17,7 +17,7 @@ from holmes_hpc.launch.here import run_here
 from holmes_hpc.launch.in_allocation import run_as_rank, run_in_allocation
 from holmes_hpc.launch.on_slurm import show_dry_run, submit_and_follow
 from holmes_hpc.launch.resume import resolve_resume
-from holmes_hpc.planner import bind, plan, render
+from holmes_hpc.planner import bind, plan, render, search_progress
 from holmes_hpc.runs import RunFolder, heal, read_result
 from holmes_hpc.submit import Decision, decide_mode
 from holmes_hpc.values import Plan
@@ -38,7 +38,8 @@ def train(config: Any) -> tuple[int, float]:
     decision = decide_mode(config, cluster, os.environ)
     if decision.mode == "rank":
         return run_as_rank(config), 0.0
-    chosen = plan(config, mode="slurm" if decision.mode == "srun" else decision.mode)
+    with search_progress(sys.stderr) as progress:
+        chosen = plan(config, mode="slurm" if decision.mode == "srun" else decision.mode, progress=progress)
     refuse_unsupported(config)
     _refuse_idle_nodes(cluster, chosen, decision)
     config.train.resume = resolve_resume(config)
