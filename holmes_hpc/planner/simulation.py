@@ -82,6 +82,8 @@ class _Simulation:
         self.arrived: set[Message] = set()
         self.waiting: dict[Message, int] = {}
         self.closed = _closed_by_turns(schedule)
+        self.has_turns = bool(self.closed)
+        self.free_at: dict[tuple[int, int], float] = {}
         self.pairs: dict[tuple[int, int], deque[Message]] = {}
         self.at_optimizer: list[int] = []
         self.links = Links()
@@ -107,6 +109,7 @@ class _Simulation:
         if stuck:
             rank = stuck[0]
             raise ValueError(f"rank {rank} waits for ever at {self.actions[rank][self.position[rank]]}")
+        self.transfers.sort(key=lambda transfer: transfer[2])
         return Timeline(self.end, self.busy, self.records, self.transfers)
 
     def _at(self, time: float, call: Callable[..., None], *arguments: object) -> None:
@@ -209,6 +212,15 @@ class _Simulation:
         receive, direction = _SENDS[action.kind]
         key = (receive, action.pipeline, action.stage + direction, action.microbatch, rank, action.peer)
         pair = rank, action.peer
+        traffic = self.prices.messages[pair]
+        if not traffic.busy and not self.has_turns:
+            # Nothing else slows it down, so that its end is known.
+            begin = max(now, self.free_at.get(pair, 0.0))
+            end = self.free_at[pair] = begin + traffic.seconds
+            if self.trace:
+                self.transfers.append((_message_words(key), begin, end))
+            self._at(end + traffic.latency_seconds, self._arrive, key)
+            return
         waiting = self.pairs.setdefault(pair, deque())
         waiting.append(key)
         if len(waiting) == 1:
@@ -224,8 +236,6 @@ class _Simulation:
         if gate is not None:
             gate.add(pair)
             return
-        letter = "F" if kind is ActionKind.RECEIVE_ACTIVATION else "B"
-        what = f"{pair[0]}>{pair[1]} {letter}{p}.{s}.{microbatch}" if self.trace else ""
         traffic = self.prices.messages[pair]
 
         def moved(end: float) -> None:
@@ -233,7 +243,7 @@ class _Simulation:
             self._at(end + traffic.latency_seconds, self._arrive, key)
             self._next_message(end, pair)
 
-        self._move(now, traffic, moved, what)
+        self._move(now, traffic, moved, _message_words(key) if self.trace else "")
 
     def _arrive(self, now: float, key: Message) -> None:
         self.arrived.add(key)
@@ -264,6 +274,11 @@ class _Simulation:
         if self.trace:
             self.transfers.append((what, began, now))
         moved(now)
+
+
+def _message_words(key: Message) -> str:
+    kind, p, s, microbatch, sender, receiver = key
+    return f"{sender}>{receiver} {'F' if kind is ActionKind.RECEIVE_ACTIVATION else 'B'}{p}.{s}.{microbatch}"
 
 
 def _token(giver: int, taker: int) -> Message:
