@@ -9,6 +9,7 @@ from typing import Any
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine
+from holmes_hpc.cluster.host import speed_words
 from holmes_hpc.planner.garbage import rare_collections
 from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.priced import Priced
@@ -102,7 +103,9 @@ def _notes(whole: Task, best: Priced) -> tuple[str, ...]:
     layout, task = best.layout, best.task
     if task.machine.label == "emulated":
         notes.append("predicted for this machine, which emulates the cluster")
-    elif task.settings.precision == "float32" and any(
+    if any(kind.name == "cpu" for kind in task.machine.gpus.values()):
+        notes.append(speed_words())
+    if task.machine.label != "emulated" and task.settings.precision == "float32" and any(
             task.machine.gpu(node).peak_tflops.get("float16") for node in task.cluster.nodes):
         notes.append("priced in float32; train.precision=bfloat16 (float16 on GPUs without it) is several times faster")
     across = [layout.groups[i] for reduction in layout.reductions for i in (*reduction.inner, *reduction.outer)
