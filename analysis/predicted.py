@@ -20,7 +20,7 @@ from analysis.timeline import Panel, draw_timelines
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.planner.explain.restore import restore
 from holmes_hpc.planner.explain.retrace import Trace, retrace
-from holmes_hpc.planner.predict import Layout
+from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.traffic import resource_words
 from holmes_hpc.values import ActionKind, Pipeline, Plan

@@ -16,9 +16,10 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.config.compose import compose
 from holmes_hpc.planner.groups import GroupRules, find_groups
+from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.network_cost import Traffic
 from holmes_hpc.planner.pipelines import build_pipelines
-from holmes_hpc.planner.predict import Layout, predict
+from holmes_hpc.planner.predict import predict
 from holmes_hpc.planner.schedules import make_schedule
 from holmes_hpc.planner.settings import PlanSettings, Task
 from holmes_hpc.planner.simulation import Prices, simulate

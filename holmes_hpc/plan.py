@@ -27,10 +27,14 @@ def act(config: DictConfig) -> front.Outcome:
                                  "leave output_folder out.")
     from holmes_hpc import planner
 
-    plan = _export(config) if config.output == "megatron" else planner.plan(config)
-    if config.output == "json":
+    if config.output == "megatron":
+        plan = _export(config)
+    elif config.output == "json":
+        plan = planner.plan(config)
         sys.stdout.write(plan.to_json() + "\n")
-    elif config.output == "table":
+    else:
+        with planner.search_progress(sys.stderr) as progress:
+            plan = planner.plan(config, progress=progress)
         _print(config, plan)
     if config.picture:
         _draw(config, plan, Path(config.picture))

@@ -22,10 +22,12 @@ from collections.abc import Iterator, Sequence
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.groups import GroupRules, find_groups
 from holmes_hpc.planner.kinds import on_nodes
+from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.memory import USABLE_FRACTION
-from holmes_hpc.planner.predict import Layout, compute_cost, predict, stage_seconds
+from holmes_hpc.planner.predict import predict
 from holmes_hpc.planner.schedule_choice import candidate_schedules
 from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.step_prices import compute_cost, stage_seconds
 from holmes_hpc.values import Pipeline, ScheduleChoice, Stage
 
 Ranks = tuple[int, ...]

@@ -11,14 +11,16 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.config.compose import compose
 from holmes_hpc.planner.groups import GroupRules, find_groups
+from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.memory import memory_gib_per_rank
 from holmes_hpc.planner.network_cost import NetworkCost
 from holmes_hpc.planner.overlap import Buckets
 from holmes_hpc.planner.pipelines import build_pipelines, overlaps
-from holmes_hpc.planner.predict import Layout, compute_cost, predict, price
+from holmes_hpc.planner.predict import predict
 from holmes_hpc.planner.schedules import make_schedule
 from holmes_hpc.planner.settings import PlanSettings, Task
 from holmes_hpc.planner.simulation import simulate
+from holmes_hpc.planner.step_prices import compute_cost, price
 from holmes_hpc.planner.validation import peak_in_flight
 from holmes_hpc.values import ActionKind, ScheduleChoice
 

@@ -138,8 +138,9 @@ def test_no_link_is_overfull_and_all_traffic_arrives(transfers: list[tuple[int, 
             now, number = min(ends)
             links.finish(number, now)
             moved += 1
-        for users in links.users.values():
-            assert sum(flow.rate * max(flow.needs.values()) for flow in users.values()) <= 1 + 1e-6
+        for port in {port for flow in links.flows.values() for port, _ in flow.lane.needs}:
+            assert sum(flow.rate * need for flow in links.flows.values()
+                       for each, need in flow.lane.needs if each == port) <= 1 + 1e-6
         assert all(flow.rate > 0 for flow in links.flows.values())
     assert moved == len(transfers)
     ports = {port: sum(t[2] for t in transfers if t[at] == port) for at in (0, 1) for port in range(4)}

@@ -139,11 +139,14 @@ class ClusterDescription:
 
         `local` inside one node, the NIC's family inside one fabric, else `ethernet`.
         """
-        nodes = {node.slot: node for node in map(self.node_of, ranks)}
-        fabrics = {node.fabric for node in nodes.values()}
-        if len(nodes) <= 1:
-            return LOCAL
-        return next(iter(nodes.values())).network if len(fabrics) == 1 else ETHERNET
+        first, network = None, LOCAL
+        for node in map(self.node_of, ranks):
+            first = first or node
+            if node is not first:
+                if node.fabric != first.fabric:
+                    return ETHERNET
+                network = first.network
+        return network
 
     def only(self, slots: Iterable[str]) -> ClusterDescription:
         """Return the cluster of some of its nodes, in the same order; ranks are numbered anew over them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from holmes_hpc.cluster import ClusterDescription
@@ -10,14 +11,15 @@ from holmes_hpc.planner import plan
 from holmes_hpc.values import Plan
 
 
-def plan_for_job(config: Any, cluster: ClusterDescription | None = None) -> Plan:
-    """Return the plan for a job that holds all nodes of the cluster file; `cluster` stands for it as in `plan`.
+def plan_for_job(config: Any, cluster: ClusterDescription | None = None,
+                 progress: Callable[[str], None] | None = None) -> Plan:
+    """Return the plan for a job that holds all nodes of the cluster file; `cluster` and `progress` are as in `plan`.
 
     Raises ConfigurationError where the plan leaves nodes out (`parallel.leave_nodes_out`): the job would hold them for
     nothing, and its step have ranks on them that the plan knows nothing of. Else as `plan` does.
     """
     held = cluster or ClusterDescription.from_config(config.cluster)
-    chosen = plan(config, mode="slurm", cluster=held)
+    chosen = plan(config, mode="slurm", cluster=held, progress=progress)
     used = {place.slot for place in chosen.ranks}
     idle = [node.slot for node in held.nodes if node.slot not in used]
     if idle:

@@ -22,7 +22,7 @@ from holmes_hpc.launch.in_allocation import run_as_rank, run_in_allocation
 from holmes_hpc.launch.job_plan import plan_for_job
 from holmes_hpc.launch.on_slurm import show_dry_run, submit_and_follow
 from holmes_hpc.launch.resume import resolve_resume
-from holmes_hpc.planner import bind, plan, render
+from holmes_hpc.planner import bind, plan, render, search_progress
 from holmes_hpc.planner.describe import in_a_line
 from holmes_hpc.runs import RunFolder, heal, read_result
 from holmes_hpc.runs.place import check_place
@@ -56,7 +56,9 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
     if decision.mode == "rank":
         run_as_rank(config)
     check_before(config)
-    chosen = plan_for_job(config) if decision.mode in ("slurm", "srun") else plan(config, mode=decision.mode)
+    with search_progress(sys.stderr) as progress:
+        chosen = (plan_for_job(config, progress=progress) if decision.mode in ("slurm", "srun")
+                  else plan(config, mode=decision.mode, progress=progress))
     refuse_unsupported(config)
     config.train.resume = resolve_resume(config)
     if not brief:

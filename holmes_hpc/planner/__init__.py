@@ -3,6 +3,7 @@
 from holmes_hpc.planner.binding import bind
 from holmes_hpc.planner.describe import render
 from holmes_hpc.planner.making import plan
+from holmes_hpc.planner.progress import search_progress
 from holmes_hpc.planner.schedules import build_schedule
 
-__all__ = ["bind", "build_schedule", "plan", "render"]
+__all__ = ["bind", "build_schedule", "plan", "render", "search_progress"]

@@ -7,12 +7,13 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.fleets import Fleet, Knapsack, alike_fleets, share_microbatches
 from holmes_hpc.planner.groups import GroupRules
 from holmes_hpc.planner.kinds import Kind, node_kinds, on_nodes
-from holmes_hpc.planner.meshes import Mesh, price_meshes
+from holmes_hpc.planner.meshes import Mesh, enumerate_meshes, price_meshes
 from holmes_hpc.planner.pipelines import build_pipelines
 from holmes_hpc.planner.placement import place, place_mesh, used_slots
 from holmes_hpc.planner.pricing import CostPricing, StagePricing
@@ -69,22 +70,26 @@ class Space:
         """Whether some template did not fit."""
         return any(template is None for known in self._known.values() for template in known.values())
 
+    @cached_property
+    def _layer_sync_seconds(self) -> list[float]:
+        """Return, by kind, the seconds that its nodes sum one layer's gradients."""
+        layer = self.pricing.layer_gradient_bytes()
+        return [layer * self.pricing.sync_seconds_a_byte((kind,), (len(kind.nodes),)) for kind in self.kinds]
+
     def sync_seconds(self, template: Template, *, across: bool) -> float:
         """Return about how long the gradients of a template's stages are summed, if all pipelines are alike.
 
         With `across`, pipelines hold the same layers in different fabrics, so that the whole model's gradients cross.
         """
-        layer, seconds, first, hidden = self.pricing.layer_gradient_bytes(), 0.0, 0, 0.0
+        seconds, first, hidden = 0.0, 0, 0.0
         for kind, _, count in template.segments:
-            node = self.kinds[kind]
             most = max(template.layers[first:first + count])
-            whole = most * layer * self.pricing.sync_seconds_a_byte((node,), (len(node.nodes),))
-            seconds = max(seconds, whole - hidden)
+            seconds = max(seconds, most * self._layer_sync_seconds[kind] - hidden)
             hidden += BACKWARD_SHARE * template.work * count / template.depth
             first += count
         if not across:
             return seconds
-        return seconds + self._across_seconds()
+        return seconds + self._across_seconds
 
     def placed_seconds(self, fleet: Fleet, size: int, *, together: bool) -> float:
         """Return about how long a step takes with the stages placed as `placement.place` does."""
@@ -113,13 +118,14 @@ class Space:
                 first += n
         if len(fleet.pipelines) == 1:
             return longest
-        return longest + sync + (0.0 if like else self._across_seconds())
+        return longest + sync + (0.0 if like else self._across_seconds)
 
     def _stages_in_node(self, k: int, tensor: int, stages: int, copies: int, together: bool) -> float:
         """Return how many stages of a segment are in a node, scaled so that a border has its part of them."""
         most = self.kinds[k].gpus / tensor
         return min(copies, most) * stages if together else max(float(stages), most)
 
+    @cached_property
     def _across_seconds(self) -> float:
         counts = tuple(len(kind.nodes) for kind in self.kinds)
         whole = self.num_layers * self.pricing.layer_gradient_bytes()
@@ -144,6 +150,14 @@ def tensor_degrees_of(task: Task, kind: Kind) -> tuple[int, ...]:
     asked = task.settings.tensor
     return tuple(tensor for tensor in range(1, kind.gpus + 1)
                  if kind.gpus % tensor == 0 and asked in (None, tensor) and not indivisible(task, tensor))
+
+
+def space_of(task: Task) -> Space:
+    """Return what a task may choose from: the same for every strategy that asks."""
+    if "space" not in task.derived:
+        task.derived["space"] = Space(task)
+    space: Space = task.derived["space"]
+    return space
 
 
 def asymmetric_proposals(task: Task, strategy: str = "auto") -> list[Proposal]:
@@ -179,7 +193,7 @@ def asymmetric_proposals(task: Task, strategy: str = "auto") -> list[Proposal]:
 
 def _proposals(task: Task, strategy: str, best: float) -> tuple[list[Proposal], bool]:
     """Return layouts with one kind of recomputation that may be faster than `best`, and whether some did not fit."""
-    space = Space(task)
+    space = space_of(task)
     if not all(space.degrees):
         raise PlanRefusedError(f"parallel.tensor={task.settings.tensor} does not divide the GPUs of every node and the "
                                "model's heads. Set it to a smaller number, or to null.")
@@ -222,12 +236,14 @@ def _mesh_proposals(space: Space, strategy: str, best: float) -> Iterator[Propos
     """Yield the layouts of stages that all pipelines share, those that are not much slower than the best known."""
     task = space.task
     found: list[tuple[Mesh, int]] = []
+    may_idle = task.settings.leave_nodes_out
+    known = enumerate_meshes(space.kinds, space.degrees, space.num_layers, may_idle=may_idle)
     for size in micro_batch_sizes_of(task):
         microbatches = task.settings.global_batch_size // size
         if space.work_bound(size, microbatches) > best:
             continue
         meshes = price_meshes(space.pricing, space.kinds, space.degrees, space.num_layers, task.settings.pipeline,
-                              size, microbatches, may_idle=task.settings.leave_nodes_out)
+                              size, microbatches, may_idle=may_idle, known=known)
         if meshes and meshes[0].seconds > _FAR_BEHIND * best and task.cluster.world_size > _FEW_RANKS:
             break
         found += [(mesh, size) for mesh in meshes[:_MOST_MESHES]]

@@ -39,11 +39,14 @@ class Collectives:
 
     def __init__(self, schedule: Schedule, reductions: Sequence[Reduction], traffic: Sequence[Traffic],
                  buckets: Mapping[int, Sequence[Bucket]], gathers: Mapping[int, Sequence[Bucket]],
-                 overlap_gathers: bool, move: Move, wake: Wake) -> None:
+                 overlap_gathers: bool, move: Move, wake: Wake, at: Callable[..., None]) -> None:
         self.owners = [reduction.owners for reduction in reductions]
         self.parts = {index: buckets.get(index) or (Bucket(whole),) for index, whole in enumerate(traffic)}
         self.gathers, self.overlap_gathers = gathers, overlap_gathers
-        self.move, self.wake = move, wake
+        self.move, self.wake, self.at = move, wake, at
+        self.latest: dict[Key, float] = {}
+        self.ready: set[Key] = set()
+        self.gatherers = {rank for index in gathers for rank in self.owners[index]}
         self.missing: dict[Key, dict[int, int]] = {}
         self.at_action: set[tuple[int, int, int]] = set()
         self.next_part = dict.fromkeys(self.parts, 0)
@@ -56,22 +59,25 @@ class Collectives:
         self.needs: dict[tuple[int, Place], list[tuple[float, Key]]] = {}
         places = {(rank, (action.pipeline, action.stage)) for rank, actions in schedule.actions.items()
                   for action in actions if action.kind is ActionKind.FORWARD}
+        places_of: dict[int, list[Place]] = {}
+        for rank, place in sorted(places):
+            places_of.setdefault(rank, []).append(place)
         for index, parts in self.parts.items():
             for number, part in enumerate(parts):
-                self.missing[index, number] = self._missing(index, number, part, places)
+                self.missing[index, number] = self._missing(index, number, part, places_of)
         if overlap_gathers:
             for index, parts in gathers.items():
                 for number, part in enumerate(parts):
                     for rank in self.owners[index]:
-                        for place, fraction in part.stages.items():
-                            if (rank, place) in places:
-                                self.needs.setdefault((rank, place), []).append((fraction, (index, number)))
+                        for place in places_of.get(rank, ()):
+                            if place in part.stages:
+                                self.needs.setdefault((rank, place), []).append((part.stages[place], (index, number)))
 
-    def _missing(self, index: int, number: int, part: Bucket, places: set[tuple[int, Place]]) -> dict[int, int]:
+    def _missing(self, index: int, number: int, part: Bucket, places_of: Mapping[int, list[Place]]) -> dict[int, int]:
         """Note what a part waits for on each of its owners: stages, or the owner's own action."""
         missing = {}
         for rank in self.owners[index]:
-            here = [(place, fraction) for place, fraction in part.stages.items() if (rank, place) in places]
+            here = [(place, part.stages[place]) for place in places_of.get(rank, ()) if place in part.stages]
             missing[rank] = max(1, len(here))
             if not here:
                 self.at_action.add((index, number, rank))
@@ -89,13 +95,20 @@ class Collectives:
         """Return (fraction, reduction, part) of what becomes ready in the last backward of a stage."""
         return self.after.get((rank, place), ())
 
-    def enter(self, now: float, index: int, number: int, rank: int) -> None:
-        """One owner has some of the gradients of a part; start it when none is missing any more."""
-        missing = self.missing[index, number]
+    def enter(self, when: float, index: int, number: int, rank: int) -> None:
+        """One owner will have some of the gradients of a part at `when`; it starts when none is missing any more."""
+        key = index, number
+        missing = self.missing[key]
         missing[rank] -= 1
+        self.latest[key] = max(when, self.latest.get(key, 0.0))
         if missing[rank] == 0:
             del missing[rank]
-            self._next_part(now, index)
+            if not missing:
+                self.at(self.latest[key], self._start_part, key)
+
+    def _start_part(self, now: float, key: Key) -> None:
+        self.ready.add(key)
+        self._next_part(now, key[0])
 
     def is_reduced(self, now: float, rank: int, index: int) -> bool:
         """Return whether a reduction is complete; if not, the rank is woken when it is."""
@@ -110,7 +123,7 @@ class Collectives:
 
     def _next_part(self, now: float, index: int) -> None:
         number = self.next_part[index]
-        if index in self.moving or number == len(self.parts[index]) or self.missing[index, number]:
+        if index in self.moving or number == len(self.parts[index]) or (index, number) not in self.ready:
             return
         self.moving.add(index)
         traffic = self.parts[index][number].traffic
@@ -123,7 +136,7 @@ class Collectives:
                 for rank in self.waiting.pop(("R", index), ()):
                     self.wake(end, rank)
 
-        self.move(now, _with_latency(traffic), moved, f"R{index}")
+        self.move(now, traffic.with_latency, moved, f"R{index}")
 
     def is_gathered(self, now: float, rank: int, index: int) -> bool:
         """Return whether a gather at the end of the step is complete; if not, the rank is woken when it is."""
@@ -143,7 +156,10 @@ class Collectives:
     def _next_gather(self, now: float, left: list[Key], occupied: set[int]) -> None:
         """Start every gather whose owners have no earlier one under way or before them."""
         blocked = set(occupied)
+        everyone = len(self.gatherers)
         for key in list(left):
+            if len(blocked) == everyone:
+                break
             owners = self.owners[key[0]]
             if blocked.isdisjoint(owners):
                 left.remove(key)
@@ -159,7 +175,7 @@ class Collectives:
             for rank in self.gather_waits.pop(key, ()):
                 self.wake(end, rank)
 
-        self.move(now, _with_latency(self.gathers[key[0]][key[1]].traffic), moved, f"G{key[0]}")
+        self.move(now, self.gathers[key[0]][key[1]].traffic.with_latency, moved, f"G{key[0]}")
 
     def is_gathered_for(self, rank: int, place: Place) -> bool:
         """Return whether the parameters of a stage are all there; if not, the rank is woken to ask again."""
@@ -177,12 +193,6 @@ class Collectives:
         """Return the earliest end of the first forward of a stage that waited for its parameters layer by layer."""
         needs = self.needs.pop((rank, place))
         return max((self.gathered[key] + (1 - fraction) * seconds for fraction, key in needs))
-
-
-def _with_latency(traffic: Traffic) -> Traffic:
-    if not traffic.latency_seconds:
-        return traffic
-    return Traffic(traffic.seconds + traffic.latency_seconds, 0.0, traffic.busy)
 
 
 def _sum(traffics: Sequence[Traffic]) -> Traffic:

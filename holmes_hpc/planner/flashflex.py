@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.asymmetric import Space, micro_batch_sizes_of, propose
+from holmes_hpc.planner.asymmetric import Space, micro_batch_sizes_of, propose, space_of
 from holmes_hpc.planner.fleets import Fleet, share_microbatches
 from holmes_hpc.planner.proposals import Proposal
 from holmes_hpc.planner.settings import Task
@@ -33,15 +33,17 @@ def flashflex_proposals(task: Task) -> list[Proposal]:
 
     Raises PlanRefusedError when no partition fits into memory.
     """
-    space = Space(task)
+    space = space_of(task)
     starts: list[tuple[float, int, tuple[Vector, ...]]] = []
     partitions = {size: _Partition(space, size, task.settings.global_batch_size // size)
                   for size in micro_batch_sizes_of(task)}
+    cuts = functools.cache(lambda count: tuple(dict.fromkeys((_even(space, count), _near(space, count)))))
     for size, partition in partitions.items():
-        for count in _pipeline_counts(task, space, partition.microbatches):
-            for vectors in dict.fromkeys((_even(space, count), _near(space, count))):
-                fleet = partition.fleet(vectors)
-                starts.append((float("inf") if fleet is None else fleet.seconds, size, vectors))
+        first = [vectors for count in _pipeline_counts(task, space, partition.microbatches) for vectors in cuts(count)]
+        partition.prepare(first)
+        for vectors in first:
+            fleet = partition.fleet(vectors)
+            starts.append((float("inf") if fleet is None else fleet.seconds, size, vectors))
     found: list[tuple[Fleet, int]] = []
     for _, size, vectors in sorted(starts)[:_MOST_REFINED]:
         fleet = partitions[size].refine(vectors)
@@ -66,7 +68,9 @@ class _Partition:
         """Return the fleet of a partition after moving GPUs between the pipelines that end last and first."""
         best = self.fleet(vectors)
         for _ in range(_ROUNDS if len(vectors) > 1 else 0):
-            moved = [(fleet, other) for other in self._moves(vectors)
+            moves = list(self._moves(vectors))
+            self.prepare(moves)
+            moved = [(fleet, other) for other in moves
                      if (fleet := self.fleet(other)) is not None]
             if not moved:
                 break
@@ -75,6 +79,11 @@ class _Partition:
                 break
             best, vectors = fleet, other
         return best
+
+    def prepare(self, partitions: Sequence[tuple[Vector, ...]]) -> None:
+        """Price all templates of these partitions together, which is much faster than one vector's at a time."""
+        vectors = dict.fromkeys(vector for vectors in partitions for vector in vectors)
+        self.space.templates(self.size, [each for vector in vectors for each in _exact(self.space, vector)])
 
     def fleet(self, vectors: tuple[Vector, ...]) -> Fleet | None:
         """Return the fleet of a partition, every pipeline with its best template; None where one has none."""

@@ -146,11 +146,17 @@ def _buckets(parts: Mapping[int, Sequence[Bucket]], sizes: Sequence[Sequence[int
     folded = {}
     for index, same in enumerate(sizes):
         each = [parts[i] for i in same if i in parts]
-        if each:
-            folded[index] = tuple(
-                Bucket(_together([_at(bucket.traffic, slots) for bucket in side_by_side]),
-                       {(like[p], s): fraction for (p, s), fraction in side_by_side[0].stages.items()})
-                for side_by_side in zip(*each, strict=False))
+        merged: dict[tuple[int, ...], Traffic] = {}
+        buckets = []
+        for side_by_side in zip(*each, strict=False):
+            # The buckets of a reduction are of one size, and share their traffic.
+            key = tuple(id(bucket.traffic) for bucket in side_by_side)
+            if key not in merged:
+                merged[key] = _together([_at(bucket.traffic, slots) for bucket in side_by_side])
+            stages = {(like[p], s): fraction for (p, s), fraction in side_by_side[0].stages.items()}
+            buckets.append(Bucket(merged[key], stages))
+        if buckets:
+            folded[index] = tuple(buckets)
     return folded
 
 

@@ -34,19 +34,18 @@ class _Groups:
     def __init__(self, cluster: ClusterDescription, rules: GroupRules) -> None:
         self.cluster = cluster
         self.groups: list[Group] = []
-        self.index: dict[Group, int] = {}
+        self.index: dict[tuple[str, tuple[int, ...]], int] = {}
         everyone = tuple(range(cluster.world_size))
         self.network = cluster.shared_network(everyone) if rules.one_network else None
         self.add("world", everyone)
 
     def add(self, kind: str, ranks: Sequence[int]) -> int:
-        network = None if kind == "turn" else self.network
-        network = network or self.cluster.shared_network(ranks)
-        group = Group(kind, tuple(ranks), network)
-        if group not in self.index:
-            self.index[group] = len(self.groups)
-            self.groups.append(group)
-        return self.index[group]
+        key = kind, tuple(ranks)
+        if key not in self.index:
+            network = None if kind == "turn" else self.network
+            self.index[key] = len(self.groups)
+            self.groups.append(Group(*key, network or self.cluster.shared_network(ranks)))
+        return self.index[key]
 
 
 def find_groups(architecture: Architecture, cluster: ClusterDescription, pipelines: Sequence[Pipeline],

@@ -39,7 +39,7 @@ def improve(priced: Sequence[Priced], work: Work) -> list[Priced]:
     chosen = _unlike(starts)[:_STARTS]
     for start in [each for each in chosen for each in (each, *one_warmer(each, allowance))]:
         current = start
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(0 if allowance.is_beyond(start.task, start.layout) else _MOST_ROUNDS):
             step = _best_change(current, allowance)
             if step is None:
                 break

@@ -10,6 +10,7 @@ from typing import Any
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.cluster.host import speed_words
+from holmes_hpc.planner.garbage import rare_collections
 from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.priced import Priced
 from holmes_hpc.planner.representatives import representatives
@@ -33,7 +34,8 @@ def plan(config: Any, mode: str | None = None, cluster: ClusterDescription | Non
     Raises ConfigurationError for settings that contradict one another, PlanRefusedError when no plan exists.
     """
     task = task_of(config, mode, cluster)
-    return assemble(task, *search(task, progress))
+    with rare_collections():
+        return assemble(task, *search(task, progress))
 
 
 def task_of(config: Any, mode: str | None = None, cluster: ClusterDescription | None = None) -> Task:

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy
-from numpy.typing import NDArray
 
 from holmes_hpc.planner.kinds import Kind
 from holmes_hpc.planner.pipelines import count_overlaps
@@ -41,9 +40,13 @@ class Mesh:
 
 
 def price_meshes(pricing: StagePricing, kinds: Sequence[Kind], degrees: Sequence[Sequence[int]], num_layers: int,
-                 depth: int | None, size: int, microbatches: int, *, may_idle: bool) -> list[Mesh]:
-    """Return the meshes that fit into memory, each on all nodes of its kinds, fastest first."""
-    meshes = _enumerate(kinds, degrees, num_layers, may_idle=may_idle)
+                 depth: int | None, size: int, microbatches: int, *, may_idle: bool,
+                 known: Sequence[tuple[MeshStage, ...]] | None = None) -> list[Mesh]:
+    """Return the meshes that fit into memory, each on all nodes of its kinds, fastest first.
+
+    `known` are those of `enumerate_meshes`, which are the same for every micro-batch size.
+    """
+    meshes = enumerate_meshes(kinds, degrees, num_layers, may_idle=may_idle) if known is None else known
     meshes = [mesh for mesh in meshes if depth in (None, len(mesh)) and max(w for _, _, w in mesh) <= microbatches]
     found: list[Mesh] = []
     for _, group in itertools.groupby(sorted(meshes, key=len), key=len):
@@ -54,53 +57,57 @@ def price_meshes(pricing: StagePricing, kinds: Sequence[Kind], degrees: Sequence
 def _price(pricing: StagePricing, kinds: Sequence[Kind], meshes: Sequence[tuple[MeshStage, ...]], num_layers: int,
            size: int, microbatches: int) -> Iterator[Mesh]:
     table = StageTable(pricing, kinds, size)
-    rows = numpy.array([[_row(table, mesh, s, microbatches) for s in range(len(mesh))] for mesh in meshes])
+    rows = numpy.array([_rows(table, mesh, microbatches) for mesh in meshes])
     layer, end, caps = (rows[:, :, i] for i in range(3))
     caps = numpy.clip(caps, 0, num_layers)
     layers, good = cut_layers(layer, end, caps, num_layers)
-    busy = layers * layer + end
+    busy = (layers * layer + end).tolist()
+    cuts = layers.astype(int).tolist()
     for i in numpy.flatnonzero(good).tolist():
-        yield Mesh(meshes[i], tuple(int(count) for count in layers[i]),
-                   _seconds(pricing, kinds, meshes[i], layers[i], busy[i], size, microbatches))
+        yield Mesh(meshes[i], tuple(cuts[i]),
+                   _seconds(pricing, kinds, meshes[i], cuts[i], busy[i], size, microbatches))
 
 
-def _row(table: StageTable, mesh: tuple[MeshStage, ...], s: int, microbatches: int) -> tuple[float, float, float]:
-    """Return a stage's seconds for each micro-batch of the batch, of a layer and without, and how many layers fit."""
-    k, tensor, width = mesh[s]
-    layer, end, states, kept, free, end_kept = table.row(k, tensor, s == 0, s == len(mesh) - 1)
-    ways = count_overlaps(frozenset(width for _, _, width in mesh))
-    in_flight = min(microbatches, (len(mesh) - s) * -(-ways // width))
-    return layer / width, end / width, (free - in_flight * end_kept) // (states + in_flight * kept)
+def _rows(table: StageTable, mesh: tuple[MeshStage, ...], microbatches: int) -> list[tuple[float, float, float]]:
+    """Return stages' seconds for each micro-batch of the batch, of a layer and without, and how many layers fit."""
+    ways = count_overlaps(frozenset([width for _, _, width in mesh]))
+    rows, last = [], len(mesh) - 1
+    for s, (k, tensor, width) in enumerate(mesh):
+        layer, end, states, kept, free, end_kept = table.row(k, tensor, s == 0, s == last)
+        in_flight = min(microbatches, (len(mesh) - s) * -(-ways // width))
+        rows.append((layer / width, end / width, (free - in_flight * end_kept) // (states + in_flight * kept)))
+    return rows
 
 
 def _seconds(pricing: StagePricing, kinds: Sequence[Kind], mesh: tuple[MeshStage, ...],
-             layers: NDArray[numpy.float64],
-             busy: NDArray[numpy.float64], size: int, microbatches: int) -> float:
-    widths = numpy.array([float(width) for _, _, width in mesh])
-    period, hops, sync = float(busy.max()), 0.0, 0.0
+             layers: Sequence[int], busy: Sequence[float], size: int, microbatches: int) -> float:
+    period_alone = max(busy)
+    period, hops, sync = period_alone, 0.0, 0.0
     for (k, t, w), (other, u, v) in itertools.pairwise(mesh):
-        hop = pricing.hop(kinds[k], kinds[other], size)
-        lanes = int(min(_nodes(kinds[k], t, w), _nodes(kinds[other], u, v)))
         if k != other:
+            hop = pricing.hop(kinds[k], kinds[other], size)
+            lanes = min(_nodes(kinds[k], t, w), _nodes(kinds[other], u, v))
             hops += 2 * max(hop.seconds, max(t, u) * hop.node_seconds)
             period = max(period, max(t, u) * hop.node_seconds / lanes)
-    alone = busy * widths
+    alone = [seconds * width for seconds, (_, _, width) in zip(busy, mesh, strict=True)]
+    layer_bytes = pricing.layer_gradient_bytes()
     # Gradients of later stages are summed while the first ones are still in their last backward.
     hidden = 0.0
     for (k, t, w), held, own in zip(mesh, layers, alone, strict=True):
         if w > 1:
-            whole = float(held) * pricing.layer_gradient_bytes()
+            whole = held * layer_bytes
             sync = max(sync, whole * pricing.sync_seconds_a_byte((kinds[k],), (_nodes(kinds[k], t, w),)) - hidden)
-        hidden += BACKWARD_SHARE * float(own)
-    return microbatches * period + float(alone.sum() - alone[busy.argmax()]) + hops + sync
+        hidden += BACKWARD_SHARE * own
+    return microbatches * period + sum(alone) - alone[busy.index(period_alone)] + hops + sync
 
 
 def _nodes(kind: Kind, tensor: int, width: int) -> int:
     return max(1, min(len(kind.nodes), -(-tensor * width // kind.gpus)))
 
 
-def _enumerate(kinds: Sequence[Kind], degrees: Sequence[Sequence[int]], num_layers: int, *,
-               may_idle: bool) -> list[tuple[MeshStage, ...]]:
+def enumerate_meshes(kinds: Sequence[Kind], degrees: Sequence[Sequence[int]], num_layers: int, *,
+                     may_idle: bool) -> list[tuple[MeshStage, ...]]:
+    """Return the meshes to look at, before anything is priced."""
     orders = [order for order in kind_orders(len(kinds)) if may_idle or len(order) == len(kinds)]
     for counts in _COUNTS:
         options = [list(_options(k, kind, degrees[k], counts)) for k, kind in enumerate(kinds)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from holmes_hpc.cluster import Machine, Node
 from holmes_hpc.planner.cost.collectives import Ring
@@ -12,6 +13,8 @@ from holmes_hpc.values import Group, Reduction
 
 Resource = tuple[str, str]
 """What transfers share, one direction of it: (node's slot, `out ib`), or (`trunk`, `fabric>fabric`)."""
+Needs = tuple[tuple[Resource, float], ...]
+"""How long a transfer occupies each of them."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,16 @@ class Traffic:
     seconds: float
     latency_seconds: float = 0.0
     busy: dict[Resource, float] = field(default_factory=dict)
+
+    @cached_property
+    def with_latency(self) -> Traffic:
+        """The same with its latency as a part of its time, as in a collective whose steps follow one another."""
+        return Traffic(self.seconds + self.latency_seconds, 0.0, self.busy) if self.latency_seconds else self
+
+    @cached_property
+    def kind(self) -> tuple[float, Needs]:
+        """What all transfers that move alike have in common: their seconds alone, and what they need."""
+        return max([self.seconds, *self.busy.values()]), tuple(self.busy.items())
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,8 @@ class _Ordering:
         self.ready: dict[tuple[int, int, int], list[int]] = {
             (kind, p, s): [] for p, s in self.ranks for kind in self.kinds
         }
+        self.choices = {rank: [(kind, [(self.ready[kind, p, s], p, s) for p, s in places]) for kind in self.kinds]
+                        for rank, places in self.served.items()}
         most = math.lcm(*(pipeline.microbatches for pipeline in pipelines))
         self.progress = [most // pipeline.microbatches for pipeline in pipelines]
         self.links: dict[tuple[int, int, int], int] = {}
@@ -54,7 +56,7 @@ class _Ordering:
 
     def run(self) -> dict[int, list[Work]]:
         for p, pipeline in enumerate(self.pipelines):
-            self.ready[FORWARD, p, 0] = list(range(pipeline.microbatches))
+            self.ready[FORWARD, p, 0].extend(range(pipeline.microbatches))
         for rank in self.orders:
             self._start(rank, 0)
         while self.events:
@@ -92,10 +94,9 @@ class _Ordering:
 
     def _most_urgent(self, rank: int) -> Work | None:
         """Return the work of the preferred kind that is furthest behind its pipeline, deeper stages first."""
-        for kind in self.kinds:
+        for kind, places in self.choices[rank]:
             best: tuple[int, int, int, int] | None = None
-            for p, s in self.served[rank]:
-                queue = self.ready[kind, p, s]
+            for queue, p, s in places:
                 if queue and self._may_start(kind, p, s):
                     urgency = (queue[0] * self.progress[p], -s, p, queue[0])
                     best = urgency if best is None else min(best, urgency)

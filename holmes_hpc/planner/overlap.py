@@ -44,6 +44,7 @@ class Buckets:
         self.overlap, self.element_bytes = overlap, element_bytes
         self.ranks = {(p, s): stage.ranks for p, pipeline in enumerate(pipelines)
                       for s, stage in enumerate(pipeline.stages)}
+        self.places: dict[tuple[int, ...], list[Place]] = {}
         self.spans = {(p, s): _spans(architecture, stage_units(architecture, pipeline, s))
                       for p, pipeline in enumerate(pipelines) for s in range(len(pipeline.stages))}
 
@@ -86,8 +87,11 @@ class Buckets:
         return [(part, each) for each in units]
 
     def _places(self, reduction: Reduction) -> list[Place]:
-        owners = set(reduction.owners)
-        return [place for place, ranks in self.ranks.items() if not owners.isdisjoint(ranks)]
+        if reduction.owners not in self.places:
+            owners = set(reduction.owners)
+            self.places[reduction.owners] = [place for place, ranks in self.ranks.items()
+                                             if not owners.isdisjoint(ranks)]
+        return self.places[reduction.owners]
 
     def _ready(self, reduction: Reduction, units: set[str]) -> dict[Place, float]:
         """Return, by stage, after which fraction of its backward the gradients of some units are there."""

@@ -8,6 +8,7 @@ own owners.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -35,14 +36,28 @@ def owned_parts(architecture: Architecture,
     Raises PlanRefusedError when a rank would hold two different slices of one unit.
     """
     held = _tensor_groups(architecture, pipelines)
-    shared: dict[tuple[int, ...], tuple[Owned, ...]] = {}
+    shared: dict[tuple[int, ...], list[Owned]] = {}
+    layers: dict[tuple[tuple[int, ...], ...], list[tuple[Owned, tuple[int, ...]]]] = {}
     for unit in reversed(architecture.units):
-        _refuse_two_slices(unit, held[unit])
-        for part in _parts(architecture, unit, held[unit]):
-            owners = {rank for ranks in held[unit] for rank in holders(ranks, part)}
-            key = tuple(sorted(owners))
-            shared[key] = (part, *shared.get(key, ()))
-    return shared
+        groups = tuple(held[unit])
+        if not unit.startswith("layers."):
+            found = _owners(architecture, unit, groups)
+        else:
+            # Layers are alike, and those of a stage have the same owners.
+            if groups not in layers:
+                layers[groups] = _owners(architecture, unit, groups)
+            found = [(dataclasses.replace(part, unit=unit), owners) for part, owners in layers[groups]]
+        for part, owners in found:
+            shared.setdefault(owners, []).append(part)
+    return {owners: tuple(reversed(parts)) for owners, parts in shared.items()}
+
+
+def _owners(architecture: Architecture, unit: str,
+            groups: Sequence[tuple[int, ...]]) -> list[tuple[Owned, tuple[int, ...]]]:
+    """Return the parts of a unit that these tensor-parallel groups hold, each with its owners."""
+    _refuse_two_slices(unit, groups)
+    return [(part, tuple(sorted({rank for ranks in groups for rank in holders(ranks, part)})))
+            for part in _parts(architecture, unit, groups)]
 
 
 def holders(ranks: Sequence[int], part: Owned) -> tuple[int, ...]:

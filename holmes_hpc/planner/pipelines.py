@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import heapq
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -34,9 +35,10 @@ def count_overlaps(widths: frozenset[int]) -> int:
 def _overlaps(widths: tuple[int, ...]) -> tuple[tuple[Fraction, tuple[int, ...]], ...]:
     if len(set(widths)) == 1:
         return tuple((Fraction(1, widths[0]), (i,) * len(widths)) for i in range(widths[0]))
-    cuts = sorted({Fraction(i, width) for width in set(widths) for i in range(width + 1)})
+    common = math.lcm(*widths)
+    cuts = sorted({i * (common // width) for width in set(widths) for i in range(width + 1)})
     return tuple(
-        (end - start, tuple(math.floor(start * width) for width in widths))
+        (Fraction(end - start, common), tuple(start * width // common for width in widths))
         for start, end in zip(cuts, cuts[1:], strict=False)
     )
 
@@ -52,15 +54,22 @@ def apportion(total: int, shares: Sequence[Fraction]) -> tuple[int, ...]:
             f"train.global_batch_size, lower parallel.micro_batch_size, or use fewer pipelines "
             f"(a larger parallel.pipeline)."
         )
-    whole = sum(shares)
-    exact = [total * share / whole for share in shares]
-    counts = [max(1, math.floor(each)) for each in exact]
-    while sum(counts) < total:
-        i = max(range(len(counts)), key=lambda i: (exact[i] - counts[i], -i))
+    common = math.lcm(*(Fraction(share).denominator for share in shares))
+    parts = [int(share * common) for share in shares]
+    whole = sum(parts)
+    counts = [max(1, total * part // whole) for part in parts]
+    # What is missing in each, in parts of a micro-batch; below nothing where one is more than its share.
+    missing = [total * part - count * whole for part, count in zip(parts, counts, strict=True)]
+    left = total - sum(counts)
+    for i in sorted(range(len(counts)), key=lambda i: (-missing[i], i))[:max(0, left)]:
         counts[i] += 1
-    while sum(counts) > total:
-        i = max((i for i in range(len(counts)) if counts[i] > 1), key=lambda i: (counts[i] - exact[i], -i))
+    surplus = [(missing[i], i) for i in range(len(counts)) if counts[i] > 1] if left < 0 else []
+    heapq.heapify(surplus)
+    for _ in range(-left):
+        less, i = heapq.heappop(surplus)
         counts[i] -= 1
+        if counts[i] > 1:
+            heapq.heappush(surplus, (less + whole, i))
     return tuple(counts)
 
 

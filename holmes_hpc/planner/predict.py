@@ -31,8 +31,8 @@ def predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
 def _predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
     architecture, world = task.architecture, task.cluster.world_size
     timeline, peaks = _observe_few(task, layout, choice)
-    memory = (memory_parts(task, layout, peaks) if core_pools(task)[0]
-              else representatives(task, layout).memory(peaks))
+    memory = (tuple(parts.total / GIB for parts in memory_parts(task, layout, peaks)) if core_pools(task)[0]
+              else representatives(task, layout).memory_gib(peaks))
     seconds = timeline.step_seconds + _step_collectives(task, layout.groups[0])
     samples = task.settings.global_batch_size
     flops = architecture.model_flops_per_sample() * samples
@@ -42,7 +42,7 @@ def _predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
         step_seconds=seconds,
         tokens_per_second=samples * architecture.sequence_length / seconds,
         tflops_per_gpu=flops / (seconds * world * 1e12),
-        memory_gib_per_rank=tuple(parts.total / GIB for parts in memory),
+        memory_gib_per_rank=memory,
         idle_fraction=max(0.0, 1.0 - busy / seconds),
     )
 

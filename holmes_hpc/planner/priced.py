@@ -57,7 +57,7 @@ def price_layout(task: Task, strategy: str, words: str, pipelines: tuple[Pipelin
 
     Its schedule is one like `like`, by default the one that a layout is first looked at with.
     """
-    layout = _layout(task, strategy, pipelines, size, rules)
+    layout = make_layout(task, strategy, pipelines, size, rules)
     if allowance is not None:
         allowance.spend(task, layout)
     if like is not None:
@@ -69,8 +69,11 @@ def price_layout(task: Task, strategy: str, words: str, pipelines: tuple[Pipelin
     return price_schedule(task, strategy, words, layout, rules, choice)
 
 
-def _layout(task: Task, strategy: str, pipelines: tuple[Pipeline, ...], size: int, rules: GroupRules) -> Layout:
-    """Return the layout of these pipelines; the same one for the same, to which several ways lead."""
+def make_layout(task: Task, strategy: str, pipelines: tuple[Pipeline, ...], size: int, rules: GroupRules) -> Layout:
+    """Return the layout of these pipelines; the same one for the same, to which several ways lead.
+
+    Raises PlanRefusedError where a rank would hold two slices of one unit.
+    """
     synchronization = task.synchronization(strategy)
     key = "layout", pipelines, size, rules, synchronization
     if key not in task.derived:

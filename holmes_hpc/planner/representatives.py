@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
+from holmes_hpc.planner.compute_cost import GIB
 from holmes_hpc.planner.folding import Folded, fold
 from holmes_hpc.planner.layouts import Layout
-from holmes_hpc.planner.memory import RankMemory, rank_memory
+from holmes_hpc.planner.memory import rank_memory
 from holmes_hpc.planner.replicas import Replicas, find_replicas
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.simulation import Prices
@@ -41,10 +42,11 @@ class Representatives:
                                        lambda rank: self.task.cluster.node_of(rank).slot, turns=turns)
         return self._folded[turns]
 
-    def memory(self, peaks: Peaks) -> tuple[RankMemory, ...]:
-        """Return the memory of every rank of the whole layout; `peaks` are those of the representatives."""
+    def memory_gib(self, peaks: Peaks) -> tuple[float, ...]:
+        """Return the memory of every rank of the whole layout in GiB; `peaks` are those of the representatives."""
         few = self.layout
-        known = rank_memory(compute_cost(self.task), self.task.cluster, few.pipelines, few.micro_batch_size, peaks)
+        parts = rank_memory(compute_cost(self.task), self.task.cluster, few.pipelines, few.micro_batch_size, peaks)
+        known = {rank: memory.total / GIB for rank, memory in parts.items()}
         like = self.replicas.rank_like()
         return tuple(known[like[rank]] for rank in range(self.task.cluster.world_size))
 

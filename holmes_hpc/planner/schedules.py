@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.classic import classic_orders, is_unshared
 from holmes_hpc.planner.interleaving import goes_round, interleaved_orders
 from holmes_hpc.planner.ordering import FORWARD, WEIGHT, Work, order_work
 from holmes_hpc.planner.policies import Place, gpipe_policy, one_f_one_b_policy, row_of, zero_bubble_policy
@@ -50,6 +51,8 @@ def _orders(pipelines: Sequence[Pipeline], groups: Sequence[Group],
         return order_work(pipelines, zero_bubble_policy(pipelines, warmups, choice))
     if choice.chunks > 1 and goes_round(pipelines, choice.chunks):
         return interleaved_orders(pipelines, choice.chunks, warmups)
+    if is_unshared(pipelines):
+        return classic_orders(pipelines, warmups)
     return order_work(pipelines, one_f_one_b_policy(pipelines, warmups))
 
 
@@ -101,17 +104,22 @@ def lower(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
     `sharded`, gathers follow the optimizer, first what the next forward uses first; a gather stands where it begins:
     with overlap it ends where its parameters are used.
     """
-    hops = _hops(pipelines)
+    ways = _ways(pipelines)
+    owned: dict[int, list[int]] = {}
+    for index, reduction in enumerate(reductions):
+        for rank in reduction.owners:
+            owned.setdefault(rank, []).append(index)
     lowered = {}
     for rank, works in orders.items():
-        actions = [action for work in works for action in _lower_work(rank, work, hops, split)]
-        actions += [Action(ActionKind.REDUCE, reduction=index)
-                    for index, reduction in enumerate(reductions) if rank in reduction.owners]
+        actions: list[Action] = []
+        for work in works:
+            _lower_work(actions, work, ways[rank], split)
+        own = owned.get(rank, [])
+        actions += [Action(ActionKind.REDUCE, reduction=index) for index in own]
         actions.append(Action(ActionKind.OPTIMIZER))
         if sharded:
-            actions += [Action(ActionKind.GATHER, reduction=index)
-                        for index, reduction in reversed(tuple(enumerate(reductions)))
-                        if rank in reduction.owners and reduction.divides]
+            actions += [Action(ActionKind.GATHER, reduction=index) for index in reversed(own)
+                        if reductions[index].divides]
         lowered[rank] = tuple(actions)
     return lowered
 
@@ -119,35 +127,40 @@ def lower(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
 _action = functools.lru_cache(maxsize=2**17)(Action)
 """Actions are values, and the schedules of a search are made of the same ones."""
 
-Hops = dict[tuple[bool, int, int], tuple[tuple[int, int], ...]]
+Ways = dict[tuple[bool, int, int], tuple[list[int], list[int]]]
+"""From whom a rank receives before a forward (True) or backward (False) of a stage, and to whom it sends after it."""
 
 
-def _hops(pipelines: Sequence[Pipeline]) -> Hops:
-    """Return the transfers after each forward (True) and each backward (False) of each stage."""
-    hops: Hops = {}
+def _ways(pipelines: Sequence[Pipeline]) -> dict[int, Ways]:
+    """Return the ways of every rank."""
+    ways: dict[int, Ways] = {rank: {} for pipeline in pipelines for stage in pipeline.stages for rank in stage.ranks}
     for p, pipeline in enumerate(pipelines):
-        for s, stage in enumerate(pipeline.stages):
-            if s + 1 < len(pipeline.stages):
-                after = pipeline.stages[s + 1].ranks
-                hops[True, p, s] = transfers(stage.ranks, after)
-                hops[False, p, s + 1] = transfers(after, stage.ranks)
-    return hops
+        for s in range(len(pipeline.stages) - 1):
+            before, after = pipeline.stages[s].ranks, pipeline.stages[s + 1].ranks
+            for sender, receiver in transfers(before, after):
+                ways[sender].setdefault((True, p, s), ([], []))[1].append(receiver)
+                ways[receiver].setdefault((True, p, s + 1), ([], []))[0].append(sender)
+            for sender, receiver in transfers(after, before):
+                ways[sender].setdefault((False, p, s + 1), ([], []))[1].append(receiver)
+                ways[receiver].setdefault((False, p, s), ([], []))[0].append(sender)
+    return ways
 
 
-def _lower_work(rank: int, work: Work, hops: Hops, split: bool) -> Iterator[Action]:
+def _lower_work(actions: list[Action], work: Work, ways: Ways, split: bool) -> None:
     kind, p, s, microbatch = work
     if kind == WEIGHT:
-        yield _action(ActionKind.BACKWARD_WEIGHT, p, s, microbatch)
+        actions.append(_action(ActionKind.BACKWARD_WEIGHT, p, s, microbatch))
         return
     forward = kind == FORWARD
-    backward = ActionKind.BACKWARD_INPUT if split else ActionKind.BACKWARD
-    compute = ActionKind.FORWARD if forward else backward
-    receive = ActionKind.RECEIVE_ACTIVATION if forward else ActionKind.RECEIVE_GRADIENT
-    send = ActionKind.SEND_ACTIVATION if forward else ActionKind.SEND_GRADIENT
-    for sender, receiver in hops.get((forward, p, s - 1 if forward else s + 1), ()):
-        if receiver == rank:
-            yield _action(receive, p, s, microbatch, sender)
-    yield _action(compute, p, s, microbatch)
-    for sender, receiver in hops.get((forward, p, s), ()):
-        if sender == rank:
-            yield _action(send, p, s, microbatch, receiver)
+    compute = ActionKind.FORWARD if forward else ActionKind.BACKWARD_INPUT if split else ActionKind.BACKWARD
+    senders, receivers = ways.get((forward, p, s), _NOBODY)
+    for sender in senders:
+        receive = ActionKind.RECEIVE_ACTIVATION if forward else ActionKind.RECEIVE_GRADIENT
+        actions.append(_action(receive, p, s, microbatch, sender))
+    actions.append(_action(compute, p, s, microbatch))
+    for receiver in receivers:
+        send = ActionKind.SEND_ACTIVATION if forward else ActionKind.SEND_GRADIENT
+        actions.append(_action(send, p, s, microbatch, receiver))
+
+
+_NOBODY: tuple[list[int], list[int]] = ([], [])

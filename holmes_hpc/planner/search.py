@@ -11,7 +11,7 @@ from holmes_hpc.planner.asymmetric import RECOMPUTATIONS
 from holmes_hpc.planner.groups import GroupRules
 from holmes_hpc.planner.improve import improve
 from holmes_hpc.planner.manual import manual_pipelines
-from holmes_hpc.planner.priced import Priced, price_layout, with_schedules
+from holmes_hpc.planner.priced import Priced, make_layout, price_layout, with_schedules
 from holmes_hpc.planner.proposals import Proposal
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.strategies import degrees_of, names, propose_by, with_defaults
@@ -43,7 +43,7 @@ def search(task: Task, progress: Progress | None = None) -> tuple[Priced, tuple[
     priced: list[Priced] = []
     refusals: dict[str, list[str]] = {name: [] for name in searched}
     for name in searched:
-        work.say(f"planning: {name}")
+        work.say(f"planning: {name}{_so_far(priced)}")
         own, found = with_defaults(task, name), []
         try:
             found = _price_strategy(own, name, refusals[name], work)
@@ -51,12 +51,19 @@ def search(task: Task, progress: Progress | None = None) -> tuple[Priced, tuple[
             refusals[name].append(str(refusal))
         priced += found + _recomputed(own, name, found, refusals[name], work)
     if task.settings.strategy == "auto":
+        work.say(f"planning: small changes to the best layouts{_so_far(priced)}")
         priced += improve(priced, work)
     fitting = [each for each in priced if not each.reason]
     if not fitting:
         raise PlanRefusedError(_why(priced, refusals))
     best = choose(fitting)
     return best, _rejected(best, priced, refusals)
+
+
+def _so_far(priced: Sequence[Priced]) -> str:
+    """Return what was found so far, for people who wait."""
+    fitting = [each for each in priced if not each.reason]
+    return f", {len(priced)} simulated, fastest {choose(fitting).seconds:.4g} s" if fitting else ""
 
 
 def choose(fitting: Sequence[Priced]) -> Priced:
@@ -112,6 +119,12 @@ def _price_best(task: Task, proposals: Sequence[Proposal], work: Work, most: int
         if key in seen:
             continue
         seen.add(key)
+        try:
+            layout = make_layout(proposal.task, proposal.strategy, pipelines, proposal.micro_batch_size, proposal.rules)
+        except PlanRefusedError:
+            continue
+        if priced and allowance.is_beyond(proposal.task, layout):
+            continue
         priced.append(price_layout(proposal.task, proposal.strategy, proposal.words, pipelines,
                                    proposal.micro_batch_size, proposal.rules, proposal.chunks,
                                    allowance=allowance))

@@ -26,8 +26,9 @@ class Prices:
     """What every action costs. This is all that the simulation knows of a machine.
 
     `compute[kind, pipeline, stage]` in seconds, tensor-parallel exchanges, recomputation and launches included;
-    `messages[sender, receiver]`; `reductions[index]`; `optimizer[rank]` in seconds. `core_pools[rank]` names the pool
-    of CPU cores that computes for a rank, and `cores[pool]` their number; a rank with a device of its own has no pool.
+    `messages[sender, receiver]`; `reductions[index]` of those without buckets; `optimizer[rank]` in seconds.
+    `core_pools[rank]` names the pool of CPU cores that computes for a rank, and `cores[pool]` their number; a rank
+    with a device of its own has no pool.
 
     `buckets[index]` are the parts of a reduction that start under the backward, each as soon as its gradients are
     there on all owners; without them the reduction starts where its action stands. `gathers[index]` are the parts of
@@ -81,6 +82,8 @@ class _Simulation:
         self.arrived: set[Message] = set()
         self.waiting: dict[Message, int] = {}
         self.closed = _closed_by_turns(schedule)
+        self.has_turns = bool(self.closed)
+        self.free_at: dict[tuple[int, int], float] = {}
         self.pairs: dict[tuple[int, int], deque[Message]] = {}
         self.at_optimizer: list[int] = []
         self.links = Links()
@@ -89,7 +92,7 @@ class _Simulation:
         self.queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self.cores = {pool: [0.0] * count for pool, count in prices.cores.items()}
         self.collectives = Collectives(schedule, reductions, prices.reductions, prices.buckets, prices.gathers,
-                                       prices.overlap_gathers, self._move, self._advance)
+                                       prices.overlap_gathers, self._move, self._advance, self._at)
         self.last = last_backwards(schedule) if prices.buckets else {}
         self.end = 0.0
         self.records: list[tuple[int, Action, float, float]] = []
@@ -106,6 +109,8 @@ class _Simulation:
         if stuck:
             rank = stuck[0]
             raise ValueError(f"rank {rank} waits for ever at {self.actions[rank][self.position[rank]]}")
+        self.transfers.sort(key=lambda transfer: transfer[2])
+        del self.collectives  # which knows this object: together they would be garbage that is found late
         return Timeline(self.end, self.busy, self.records, self.transfers)
 
     def _at(self, time: float, call: Callable[..., None], *arguments: object) -> None:
@@ -114,12 +119,12 @@ class _Simulation:
 
     def _advance(self, now: float, rank: int) -> None:
         """Run a rank's actions from `now` until one takes time or has to wait."""
-        actions, position = self.actions[rank], self.position
-        while position[rank] < len(actions):
-            action = actions[position[rank]]
-            if not self._goes_on(now, rank, action):
+        actions, goes_on, done = self.actions[rank], self._goes_on, self._done
+        for at in range(self.position[rank], len(actions)):
+            action = actions[at]
+            if not goes_on(now, rank, action):
                 return
-            self._done(now, rank, action)
+            done(now, rank, action)
         self.end = max(self.end, now)
 
     def _done(self, now: float, rank: int, action: Action) -> None:
@@ -164,19 +169,20 @@ class _Simulation:
         return True
 
     def _compute(self, now: float, rank: int, action: Action) -> bool:
-        place = action.pipeline, action.stage
-        if action.kind is ActionKind.FORWARD and not self.collectives.is_gathered_for(rank, place):
+        kind, place = action.kind, (action.pipeline, action.stage)
+        gathers = kind is ActionKind.FORWARD and self.collectives.needs_gathers(rank, place)
+        if gathers and not self.collectives.is_gathered_for(rank, place):
             return False
-        seconds = self.prices.compute[action.kind, action.pipeline, action.stage]
-        if action.kind is ActionKind.FORWARD and self.collectives.needs_gathers(rank, place):
+        seconds = self.prices.compute[kind, action.pipeline, action.stage]
+        if gathers:
             # It began when its first layers were there, and only now all of it is known.
             at_best = self._occupy(self.began[rank], rank, seconds)
             end = max(now, at_best, self.collectives.forward_end(rank, place, seconds))
         else:
             end = self._occupy(now, rank, seconds)
-        if self.last.get((rank, place)) == self.position[rank]:
+        if kind is not ActionKind.FORWARD and self.last.get((rank, place)) == self.position[rank]:
             for fraction, index, bucket in self.collectives.ready_after(rank, place):
-                self._at(end - (1 - fraction) * seconds, self.collectives.enter, index, bucket, rank)
+                self.collectives.enter(end - (1 - fraction) * seconds, index, bucket, rank)
         self._at(end, self._finish_compute, rank, action)
         return False
 
@@ -207,6 +213,15 @@ class _Simulation:
         receive, direction = _SENDS[action.kind]
         key = (receive, action.pipeline, action.stage + direction, action.microbatch, rank, action.peer)
         pair = rank, action.peer
+        traffic = self.prices.messages[pair]
+        if not traffic.busy and not self.has_turns:
+            # Nothing else slows it down, so that its end is known.
+            begin = max(now, self.free_at.get(pair, 0.0))
+            end = self.free_at[pair] = begin + traffic.seconds
+            if self.trace:
+                self.transfers.append((_message_words(key), begin, end))
+            self._at(end + traffic.latency_seconds, self._arrive, key)
+            return
         waiting = self.pairs.setdefault(pair, deque())
         waiting.append(key)
         if len(waiting) == 1:
@@ -222,7 +237,6 @@ class _Simulation:
         if gate is not None:
             gate.add(pair)
             return
-        letter = "F" if kind is ActionKind.RECEIVE_ACTIVATION else "B"
         traffic = self.prices.messages[pair]
 
         def moved(end: float) -> None:
@@ -230,7 +244,7 @@ class _Simulation:
             self._at(end + traffic.latency_seconds, self._arrive, key)
             self._next_message(end, pair)
 
-        self._move(now, traffic, moved, f"{pair[0]}>{pair[1]} {letter}{p}.{s}.{microbatch}")
+        self._move(now, traffic, moved, _message_words(key) if self.trace else "")
 
     def _arrive(self, now: float, key: Message) -> None:
         self.arrived.add(key)
@@ -261,6 +275,11 @@ class _Simulation:
         if self.trace:
             self.transfers.append((what, began, now))
         moved(now)
+
+
+def _message_words(key: Message) -> str:
+    kind, p, s, microbatch, sender, receiver = key
+    return f"{sender}>{receiver} {'F' if kind is ActionKind.RECEIVE_ACTIVATION else 'B'}{p}.{s}.{microbatch}"
 
 
 def _token(giver: int, taker: int) -> Message:

@@ -14,7 +14,7 @@ from holmes_hpc.planner.ownership import element_count, stage_units
 from holmes_hpc.planner.schedules import edge_ranks, transfers
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.simulation import Prices
-from holmes_hpc.values import ActionKind
+from holmes_hpc.values import ActionKind, Reduction
 
 _GRADIENT_BYTES = 4
 
@@ -44,9 +44,10 @@ def price(task: Task, layout: Layout) -> Prices:
             weight = weight_seconds(task, cost, stage.ranks, units, layout.micro_batch_size)
             compute[ActionKind.BACKWARD_WEIGHT, p, s] = weight
             compute[ActionKind.BACKWARD_INPUT, p, s] = backward - weight
-    sizes = [_GRADIENT_BYTES * element_count(task.architecture, reduction.owns) for reduction in layout.reductions]
-    reductions = [network.reduction(reduction, layout.groups, size)
-                  for reduction, size in zip(layout.reductions, sizes, strict=True)]
+    reductions = [network.reduction(reduction, layout.groups,
+                                    _GRADIENT_BYTES * element_count(task.architecture, reduction.owns))
+                  if layout.overlap is None or not _is_exchanged(layout, reduction) else Traffic(0.0)
+                  for reduction in layout.reductions]
     pools, cores = core_pools(task)
     prices = Prices(compute, _messages(task, network, layout), reductions, _optimizer(task, cost, layout),
                     pools, cores)
@@ -58,7 +59,7 @@ def _overlapped(task: Task, network: NetworkCost, layout: Layout, overlap: Overl
     made = Buckets(task.architecture, layout.pipelines, layout.groups, network, overlap,
                    compute_cost(task).element_bytes)
     exchanged = [(index, reduction) for index, reduction in enumerate(layout.reductions)
-                 if any(len(layout.groups[i].ranks) > 1 for i in (*reduction.inner, *reduction.outer))]
+                 if _is_exchanged(layout, reduction)]
     buckets = {index: made.reduced(reduction) for index, reduction in exchanged}
     if not overlap.overlap_grad_reduce:
         buckets = {index: tuple(Bucket(bucket.traffic) for bucket in parts) for index, parts in buckets.items()}
@@ -73,6 +74,10 @@ def _overlapped(task: Task, network: NetworkCost, layout: Layout, overlap: Overl
     optimizer = {rank: cost.optimizer_seconds(task.cluster.node_of(rank), count) for rank, count in updated.items()}
     return dataclasses.replace(prices, buckets=buckets, gathers=gathers, optimizer=optimizer,
                                overlap_gathers=overlap.overlap_param_gather)
+
+
+def _is_exchanged(layout: Layout, reduction: Reduction) -> bool:
+    return any(len(layout.groups[i].ranks) > 1 for i in (*reduction.inner, *reduction.outer))
 
 
 def stage_seconds(task: Task, cost: ComputeCost, ranks: Sequence[int], units: tuple[str, ...],

@@ -41,6 +41,9 @@ class Template:
     work: float
     hops: float
 
+    def __hash__(self) -> int:
+        return hash(self.segments)  # which alone tell templates of one search apart; the rest takes long
+
     @property
     def depth(self) -> int:
         """The number of stages."""
@@ -88,8 +91,9 @@ def price_templates(pricing: StagePricing, kinds: Sequence[Kind], segments: Sequ
     """
     priced: dict[tuple[Segment, ...], Template] = {}
     by_depth = itertools.groupby(sorted(segments, key=_depth), key=_depth)
+    table = StageTable(pricing, kinds, samples)
     for depth, group in by_depth:
-        for template in _price_depth(StageTable(pricing, kinds, samples), list(group), depth, num_layers, shares):
+        for template in _price_depth(table, list(group), depth, num_layers, shares):
             priced[template.segments] = template
     return [priced[each] for each in segments if each in priced]
 
@@ -100,6 +104,7 @@ class StageTable:
     def __init__(self, pricing: StagePricing, kinds: Sequence[Kind], samples: int) -> None:
         self.pricing, self.kinds, self.samples = pricing, kinds, samples
         self.rows: dict[tuple[int, int, bool, bool], tuple[float, ...]] = {}
+        self.borders: dict[tuple[Segment, Segment], tuple[float, float]] = {}
 
     def row(self, kind: int, tensor: int, first: bool, last: bool) -> tuple[float, ...]:
         """Return layer seconds, end seconds, layer states, layer kept, free bytes less end states, end kept."""
@@ -120,14 +125,20 @@ class StageTable:
         that are in a node share its NIC: as many as its GPUs form, spread over the segment's stages.
         """
         total = busiest = 0.0
-        for before, after in itertools.pairwise(segments):
-            a, b = self.kinds[before[0]], self.kinds[after[0]]
-            hop = self.pricing.hop(a, b, self.samples)
-            copies = max(before[1], after[1])
-            total += 2 * max(hop.seconds, copies * hop.node_seconds)
-            crowd = max(1.0, a.gpus / (before[1] * before[2]), b.gpus / (after[1] * after[2]))
-            busiest = max(busiest, crowd * copies * hop.node_seconds)
+        for border in itertools.pairwise(segments):
+            if border not in self.borders:
+                self.borders[border] = self._border(*border)
+            both_ways, busy = self.borders[border]
+            total += both_ways
+            busiest = max(busiest, busy)
         return total, busiest
+
+    def _border(self, before: Segment, after: Segment) -> tuple[float, float]:
+        a, b = self.kinds[before[0]], self.kinds[after[0]]
+        hop = self.pricing.hop(a, b, self.samples)
+        copies = max(before[1], after[1])
+        crowd = max(1.0, a.gpus / (before[1] * before[2]), b.gpus / (after[1] * after[2]))
+        return 2 * max(hop.seconds, copies * hop.node_seconds), crowd * copies * hop.node_seconds
 
 
 def _price_depth(table: StageTable, group: list[tuple[Segment, ...]], depth: int, num_layers: int,
@@ -139,22 +150,25 @@ def _price_depth(table: StageTable, group: list[tuple[Segment, ...]], depth: int
     caps = numpy.clip(room, 0, num_layers)
     layers, good = cut_layers(layer, end, caps, num_layers)
     times = layers * layer + end
-    for i in numpy.flatnonzero(good):
+    cuts, longest, work = layers.astype(int).tolist(), times.max(axis=1).tolist(), times.sum(axis=1).tolist()
+    for i in numpy.flatnonzero(good).tolist():
         hops, busiest = table.hops(group[i])
-        yield Template(group[i], tuple(int(count) for count in layers[i]), max(float(times[i].max()), busiest),
-                       float(times[i].sum()), hops)
+        yield Template(group[i], tuple(cuts[i]), max(longest[i], busiest), work[i], hops)
 
 
 def _stage_rows(table: StageTable, segments: tuple[Segment, ...], depth: int,
                 shares: Sequence[float] | None) -> list[tuple[float, ...]]:
     rows: list[tuple[float, ...]] = []
-    for kind, tensor, count in segments:
-        for _ in range(count):
-            row = table.row(kind, tensor, not rows, len(rows) == depth - 1)
-            if shares is not None:
-                scale = shares[kind] * tensor * count
-                row = (row[0] * scale, row[1] * scale, *row[2:])
-            rows.append(row)
+    for number, (kind, tensor, count) in enumerate(segments):
+        own = [table.row(kind, tensor, False, False)] * count
+        if number == 0:
+            own[0] = table.row(kind, tensor, True, depth == 1)
+        if number == len(segments) - 1:
+            own[-1] = table.row(kind, tensor, depth == 1, True)
+        if shares is not None:
+            scale = shares[kind] * tensor * count
+            own = [(row[0] * scale, row[1] * scale, *row[2:]) for row in own]
+        rows += own
     return rows
 
 

@@ -25,11 +25,15 @@ class Allowance:
     """The work that one part of the search may do."""
 
     def __init__(self, units: float) -> None:
-        self.units = units
+        self.units = self.whole = units
 
     def spend(self, task: Task, layout: Layout) -> None:
         """Take off what the simulation of a layout costs."""
         self.units -= layout_units(task, layout)
+
+    def is_beyond(self, task: Task, layout: Layout) -> bool:
+        """Return whether a layout alone costs more than all that there was, so that another one should go before it."""
+        return layout_units(task, layout) > self.whole
 
 
 class Work:
