@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.paths import is_listed, unreadable
 
 RUN_FILES = ("plan.json", "metrics.jsonl", "job.json")
 """A folder that holds one of these is a run folder."""
@@ -65,7 +66,7 @@ def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
     """Return the run folders that `paths` are, or that lie anywhere below them, each once.
 
     Links below a path are not followed (`slurm-<job id>` links to a folder that is found anyway). Raises
-    ConfigurationError for a path that does not exist or holds no run.
+    ConfigurationError for a path that does not exist, may not be read or holds no run.
     """
     if not paths:
         raise ConfigurationError(
@@ -73,7 +74,7 @@ def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
         )
     folders: dict[Path, None] = {}
     for path in map(Path, paths):
-        if not path.is_dir():
+        if not is_listed(path):
             raise ConfigurationError(
                 f"{path}: no such folder; name a run folder (runs/<name>/<id>) or a folder that holds runs"
             )
@@ -98,7 +99,17 @@ def read_runs(*paths: str | os.PathLike[str]) -> list[Run]:
 
 
 def read_run(folder: Path) -> Run:
-    """Read one run folder. A file that cannot be read is logged and taken as empty."""
+    """Read one run folder. A file that is no JSON or YAML is logged and taken as empty.
+
+    Raises ConfigurationError for one that may not be read.
+    """
+    try:
+        return _read_run(folder)
+    except OSError as error:
+        raise unreadable(error) from error
+
+
+def _read_run(folder: Path) -> Run:
     config = _read_config(folder / "config.yaml")
     name = (config.get("run") or {}).get("name") or (config.get("cluster") or {}).get("name")
     if not isinstance(name, str) or "$" in name:
@@ -188,7 +199,7 @@ def _read_config(path: Path) -> Record:
         return {}
     try:
         value = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except (YAMLError, OmegaConfBaseException, OSError) as error:
+    except (YAMLError, OmegaConfBaseException) as error:
         logger.warning("%s: no YAML, taken as missing: %s", path, error)
         return {}
     return {str(key): item for key, item in value.items()} if isinstance(value, dict) else {}

@@ -24,6 +24,7 @@ from analysis.throughput import common_folder, draw_pictures
 from holmes_hpc import __version__
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.paths import unreadable
 from holmes_hpc.planner import render
 from holmes_hpc.runs.job import without_secrets
 from holmes_hpc.values import Plan
@@ -56,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         found = read_runs(*arguments.runs)
         path = arguments.output or common_folder([run.folder for run in found]) / "report.html"
-        text = page(found)
+        text = _page(found)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except HolmesError as error:
@@ -69,6 +70,14 @@ def main(argv: list[str] | None = None) -> int:
         return refused.exit_status
     sys.stdout.write(f"wrote {path}\n")
     return 0
+
+
+def _page(found: list[Run]) -> str:
+    """Return the page as `page` does; what of the runs may not be read is another fault than a page unwritten."""
+    try:
+        return page(found)
+    except OSError as error:
+        raise unreadable(error) from error
 
 
 def page(found: list[Run]) -> str:

@@ -12,6 +12,7 @@ from holmes_hpc.config.folders import user_folder
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.front import report
 from holmes_hpc.planner.calibration import FinishedRun, calibrate, read_run, step_with, write_calibrated
+from holmes_hpc.runs import read_result
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,7 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("runs", nargs="+", metavar="RUN", type=Path,
                         help="a run folder whose steps were recorded (train.timeline_every)")
     parser.add_argument("--output", type=Path, metavar="FILE", help=(
-        "the file to write (default: calibrated/CLUSTER.json in the folder of your own cluster files)"))
+        "the file to write (default: calibrated/CLUSTER.json in the folder of your own cluster files; of emulated runs "
+        "none)"))
     try:
         arguments = parser.parse_args(argv)
     except SystemExit as end:
@@ -31,17 +33,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         runs = [read_run(path) for path in arguments.runs]
         path = arguments.output or _default_path(runs)
         found = calibrate(runs)
-        sys.stdout.write(gpu_table(found) + "\n" + step_table(runs, found))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_calibrated(path, found, runs)
+        sys.stdout.write(gpu_table(found) + "\n" + step_table(runs, found) + "\n")
+        if arguments.output is None and any(map(_is_emulated, runs)):
+            sys.stdout.write("These are factors of an emulated cluster's ranks, so they are not kept for predictions; "
+                             "--output FILE writes them.\n")
+            return 0
+        _write(path, found, runs)
     except HolmesError as error:
         return report("calibrate", error)
-    except OSError as error:
-        return report("calibrate", ConfigurationError(f"{error.filename}: {error.strerror}; name another file by "
-                                                      "--output"))
-    sys.stdout.write(f"\nwritten: {path}\nPlans use it with `calibrated: {path}` in the cluster file, or "
+    sys.stdout.write(f"written: {path}\nPlans use it with `calibrated: {path}` in the cluster file, or "
                      f"cluster.calibrated={path}\n")
     return 0
+
+
+def _is_emulated(run: FinishedRun) -> bool:
+    return bool((read_result(run.folder) or {}).get("emulated"))
+
+
+def _write(path: Path, found: Sequence[CalibratedGpu], runs: Sequence[FinishedRun]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_calibrated(path, found, runs)
+    except (OSError, HolmesError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        raise ConfigurationError(f"{path} cannot be written: {getattr(cause, 'strerror', None) or cause}; name another "
+                                 "file by --output") from error
 
 
 def _default_path(runs: Sequence[FinishedRun]) -> Path:

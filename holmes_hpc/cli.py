@@ -50,6 +50,17 @@ def main() -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Run `holmes` with `argv` and return its exit status."""
+    try:
+        status = _run(argv)
+        sys.stdout.flush()
+        return status
+    except OSError as error:
+        from holmes_hpc.front import report_fault
+
+        return report_fault(argv[0] if argv[:1] and argv[0] in VERBS else "", error)
+
+
+def _run(argv: Sequence[str]) -> int:
     if argv[:1] in (["-sc"], ["--shell-completion"]):
         return _complete(list(argv))
     if not argv or argv[0] in ("-h", "--help", "help"):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.front import report
+from holmes_hpc.paths import is_folder
 from holmes_hpc.planner.compare import Compared, render_comparison
 from holmes_hpc.runs.folder import RunFolder
 from holmes_hpc.runs.result import median_step_seconds
@@ -37,15 +38,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def read(path: Path) -> Compared:
     """Read a plan, or the newest plan of a run. Raises ConfigurationError for what is neither."""
-    file, measured = path, None
-    if path.is_dir():
+    file, folder = path, None
+    if is_folder(path):
         folder = RunFolder.open(path)
-        file, measured = folder.plan_path, median_step_seconds(folder)
+        file = folder.plan_path
     try:
+        measured = None if folder is None else median_step_seconds(folder)
         return Compared(str(path), Plan.from_json(file.read_text(encoding="utf-8")), measured)
     except OSError as error:
-        raise ConfigurationError(f"{file}: cannot be read: {error.strerror}; name a file that `holmes plan "
-                                 "+cluster=NAME output=json` wrote, or a run folder.") from None
+        raise ConfigurationError(f"{error.filename or file}: cannot be read: {error.strerror}; name a file that "
+                                 "`holmes plan +cluster=NAME output=json` wrote, or a run folder.") from None
     except ValueError as error:
         raise ConfigurationError(f"{file}: no plan that this version reads: {error}. Name a file that `holmes plan "
                                  "+cluster=NAME output=json` wrote, or a run folder.") from None

@@ -6,6 +6,7 @@ here before Hydra starts, and whatever is wrong becomes one message on stderr an
 
 from __future__ import annotations
 
+import errno
 import functools
 import logging
 import os
@@ -13,7 +14,7 @@ import sys
 import traceback
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -88,9 +89,11 @@ def main(command: Command, argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     with logging_to_stderr(command.verb):
         try:
-            return _main(command, arguments)
+            return flushed(_main(command, arguments))
         except HolmesError as error:
             return report(command.verb, error)
+        except OSError as error:
+            return report_fault(command.verb, error)
         except KeyboardInterrupt:
             sys.stderr.write(f"holmes {command.verb}: interrupted\n")
             return INTERRUPTED
@@ -107,6 +110,33 @@ def report(verb: str, error: HolmesError) -> int:
         traceback.print_exception(error)
     sys.stderr.write(f"holmes {verb}: {error}\n")
     return error.exit_status
+
+
+def flushed(status: int) -> int:
+    """Return `status` once all of stdout is out. Raises OSError where its reader has gone or its disk is full."""
+    sys.stdout.flush()
+    return status
+
+
+def report_fault(verb: str, error: OSError) -> int:
+    """Write what the system refused to stderr, in one message, and return the exit status.
+
+    Nothing is said where the reader of our output, such as `head`, has gone. What cannot be written to stdout is
+    dropped, since Python would complain of it once more at its end.
+    """
+    if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        traceback.print_exception(error)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    place = "stdout cannot be written" if error.errno == errno.ENOSPC else "the system refused it"
+    if not isinstance(error, BrokenPipeError):
+        with suppress(OSError):
+            sys.stderr.write(f"{f'holmes {verb}'.strip()}: {error.filename or place}: {error.strerror or error} "
+                             f"({type(error).__name__}); HYDRA_FULL_ERROR=1 shows where\n")
+    return FAILED
 
 
 def _main(command: Command, argv: list[str]) -> int:
@@ -188,8 +218,6 @@ def _run_alone(command: Command, config: DictConfig) -> int:
     except Exception:
         traceback.print_exc()
         return FAILED
-    finally:
-        sys.stdout.flush()
 
 
 def _run_hydra(command: Command, argv: list[str], jobs: _Jobs) -> int:
@@ -247,9 +275,8 @@ def _act(command: Command, config: DictConfig) -> Outcome:
         return report(command.verb, error), None
     except KeyboardInterrupt:
         return INTERRUPTED, None
-    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED, None
+    except OSError as error:
+        return report_fault(command.verb, error), None
 
 
 def _table(jobs: _Jobs) -> str:

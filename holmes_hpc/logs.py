@@ -12,6 +12,7 @@ from typing import IO
 
 from holmes_hpc.config.folders import default_runs_folder
 from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.paths import is_there, unreadable
 from holmes_hpc.runs import RunFolder, read_result
 from holmes_hpc.runs.find import find_run
 
@@ -44,17 +45,24 @@ def _show(arguments: argparse.Namespace, folder: RunFolder) -> int:
     wanted = [folder.logs / name for name in _MAIN_LOGS]
     if arguments.rank is not None:
         wanted = [folder.log_path(arguments.rank)]
-        if not wanted[0].exists() and not (arguments.follow and read_result(folder) is None):
+        if not is_there(wanted[0]) and not (arguments.follow and read_result(folder) is None):
             known = sorted(path.name for path in folder.logs.iterdir())
             raise ConfigurationError(f"--rank {arguments.rank}: {folder.logs} has no log of it; it holds "
                                      f"{', '.join(known) or 'nothing'}")
-    printer = _Printer([path for path in wanted if path.exists() or arguments.follow], arguments.lines)
+    printer = _Printer([path for path in wanted if is_there(path) or arguments.follow], arguments.lines)
     while True:
         ended = read_result(folder) is not None  # asked before reading, so that the last lines are shown
         printed = printer.print_new()
         if not arguments.follow or (ended and not printed):
             return 0
         time.sleep(LOOK_SECONDS)
+
+
+def _open(path: Path) -> IO[str]:
+    try:
+        return path.open(errors="replace")
+    except OSError as error:
+        raise unreadable(error) from None
 
 
 class _Printer:
@@ -70,10 +78,10 @@ class _Printer:
         printed = False
         for path in self._paths:
             first = path not in self._files
-            if first and not path.exists():
+            if first and not is_there(path):
                 continue
             if first:
-                self._files[path] = path.open(errors="replace")
+                self._files[path] = _open(path)
             text = self._files[path].read()
             if first and self._lines is not None:
                 text = "".join(text.splitlines(keepends=True)[-self._lines:] if self._lines > 0 else [])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from holmes_hpc.config.folders import user_folder
 from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.paths import is_there
 from holmes_hpc.submit.inventory import Inventory, ask_slurm, read_saved
 from holmes_hpc.submit.site import describe_site
 
@@ -39,7 +40,7 @@ def _write(arguments: argparse.Namespace) -> int:
         sys.stdout.write(text)
         return 0
     path = Path(arguments.output) if arguments.output else user_folder() / "cluster" / f"{arguments.name}.yaml"
-    if path.exists() and not arguments.force:
+    if is_there(path) and not arguments.force:
         raise ConfigurationError(f"{path} is there already; give another NAME, or --force to replace it")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

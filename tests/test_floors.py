@@ -12,6 +12,7 @@ from tests.runs_for_tests import ROOT
 
 FLOORS = [
     {"errors", "resources", "findings"},
+    {"paths"},
     {"registry"},
     {"config"},
     {"architecture"},

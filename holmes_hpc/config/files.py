@@ -9,6 +9,7 @@ import yaml
 
 from holmes_hpc.config.folders import package_folder, user_folder
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.paths import is_there
 
 _TEXT = "tag:yaml.org,2002:str"
 _EXAMPLES = {"cluster": "name: ours, and partitions: {LABEL: {nodes: 2, gpus_per_node: 8, gpu: a100-80g, nic: hdr200}}"}
@@ -27,7 +28,7 @@ def own_file(group: str, name: str, overrides: Sequence[str]) -> Path | None:
     if (package_folder() / group / f"{name}.yaml").is_file():
         return None
     paths = (folder / group / f"{name}.yaml" for folder in searched_folders(overrides))
-    return next((path for path in paths if path.exists() or path.is_symlink()), None)
+    return next((path for path in paths if path.is_symlink() or is_there(path)), None)
 
 
 def own_files(overrides: Sequence[str]) -> Iterator[tuple[str, Path]]:

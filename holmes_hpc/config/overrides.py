@@ -20,6 +20,7 @@ from holmes_hpc.config.describe import item_schema, listed, near, settings
 from holmes_hpc.config.files import check_file, own_file, why_not_a_file
 from holmes_hpc.config.schema import Root
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.paths import is_folder
 
 NO_DEFAULT_GROUPS = ("cluster",)
 """Groups that the defaults list does not name, so that an option of theirs is written with `+`."""
@@ -82,7 +83,7 @@ def _check_search_paths(parsed: Iterable[Override]) -> None:
                                      "hydra.searchpath=[/path/to/site].")
         for path in paths:
             folder = Path(path.removeprefix("file://"))
-            if not path.startswith("pkg://") and not folder.is_dir():
+            if not path.startswith("pkg://") and not is_folder(folder, "hydra.searchpath"):
                 raise ConfigurationError(
                     f"hydra.searchpath: no folder {str(folder)!r} (from {Path.cwd()}). Name a folder that holds "
                     "cluster/NAME.yaml."

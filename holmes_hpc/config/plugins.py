@@ -14,6 +14,7 @@ from omegaconf import ListConfig
 
 from holmes_hpc import registry
 from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.paths import is_file, unreadable
 
 
 def load_plugins(config: Any) -> None:
@@ -58,8 +59,12 @@ def _import_file(path: Path, where: str) -> None:
     name = f"holmes_hpc_plugin_{path.stem}_{digest}"
     if name in sys.modules:
         return
-    if not path.is_file():
+    if not is_file(path):
         raise ConfigurationError(f"no such file: {path}. Name a .py file that every node can read, or a module.")
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise unreadable(error) from error
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigurationError(f"{path} cannot be imported")

@@ -6,7 +6,6 @@ is not made into tokens, and what a plug-in reads is left to it.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,10 @@ from holmes_hpc.data.text import text_files
 from holmes_hpc.data.tokenizer import ByteTokenizer, load_tokenizer
 from holmes_hpc.data.tokens import readable
 from holmes_hpc.errors import ConfigurationError, DataError
+from holmes_hpc.paths import try_to_write
 from holmes_hpc.registry import SOURCES
+
+_TRIAL_BYTES = 65536
 
 
 def check_data_files(data_config: Any, architecture: Architecture) -> None:
@@ -62,11 +64,11 @@ def _checked_text(settings: SourceSettings, architecture: Architecture) -> Sourc
 
 
 def _check_cache(cache: Path) -> None:
-    existing = next(path for path in (cache.absolute(), *cache.absolute().parents) if path.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise DataError(f"data.cache={cache} cannot be written: {existing} is "
-                        f"{'not writable' if existing.is_dir() else 'no folder'}. Set data.cache to a folder that you "
-                        "may write and that has room for the tokens.")
+    try:
+        try_to_write(cache.absolute(), _TRIAL_BYTES)
+    except OSError as error:
+        raise DataError(f"data.cache={cache} cannot be written: {error.filename}: {error.strerror}. Set data.cache to "
+                        "a folder that you may write and that has room for the tokens.") from error
 
 
 class _Counted:

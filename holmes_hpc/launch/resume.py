@@ -10,6 +10,7 @@ from holmes_hpc.checkpoint.index import read_index
 from holmes_hpc.checkpoint.model import check_model
 from holmes_hpc.checkpoint.naming import candidates
 from holmes_hpc.errors import CheckpointError, ConfigurationError
+from holmes_hpc.paths import unreadable
 
 WORDS = ("auto", "never")
 
@@ -24,7 +25,10 @@ def resolve_resume(config: Any) -> str:
     if wanted in WORDS:
         return wanted
     path = Path(wanted).expanduser().absolute()
-    found = candidates(path)
+    try:
+        found = candidates(path)
+    except OSError as error:
+        raise unreadable(error, setting=f"train.resume={wanted}") from error
     if not found:
         raise ConfigurationError(
             f"train.resume={wanted}: no checkpoint lies there. Name a checkpoint such as "

@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.cluster.calibrated import CalibratedGpu, to_json
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.paths import unreadable
 from holmes_hpc.planner.explain.restore import restore
 from holmes_hpc.planner.explain.retrace import retrace
 from holmes_hpc.planner.settings import Task
@@ -67,13 +68,18 @@ def read_run(path: Path) -> FinishedRun:
         config = OmegaConf.load(folder.config_path)
         plan = Plan.from_json(folder.plan_path.read_text(encoding="utf-8"))
         timed = str(config.cluster.emulate.compute) == "timed"
-    except (OSError, ValueError, OmegaConfBaseException) as error:
+    except (FileNotFoundError, ValueError, OmegaConfBaseException) as error:
         raise _unread(folder, error) from error
+    except OSError as error:
+        raise unreadable(error) from error
     emulated = plan.predicted.machine == "emulated"
     if (read_json(folder.result_path) or {}).get("emulated") and timed:
         raise ConfigurationError(f"{folder.path}: its compute was timed by the cost model itself, so it tells nothing; "
                                  "name a run on GPUs, or one with cluster.emulate.compute=real")
-    measured = _measured(folder, plan)
+    try:
+        measured = _measured(folder, plan)
+    except OSError as error:
+        raise unreadable(error) from error
     if not measured:
         raise ConfigurationError(f"{folder.path}: no recorded step; train with train.timeline_every=N and at least N "
                                  "steps")

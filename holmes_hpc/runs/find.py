@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.paths import is_listed, is_there
 from holmes_hpc.runs.files import read_json
 from holmes_hpc.runs.folder import RunFolder
 
@@ -17,8 +18,9 @@ def find_runs(texts: Sequence[str], base: Path) -> list[RunFolder]:
     """Return the runs that `texts` name, oldest first, each once; all runs below `base` where there are none.
 
     A text is a run folder, a folder of runs or of a sweep, or below `base` a job id, a run's id or a run's name.
-    Raises ConfigurationError for a text that names no run.
+    Raises ConfigurationError for a text that names no run, and for folders that may not be read.
     """
+    is_listed(base)
     if not texts:
         return _runs_below(base, "*/*")
     found: dict[Path, RunFolder] = {}
@@ -39,7 +41,7 @@ def find_run(text: str, base: Path) -> RunFolder:
 
 def _named(text: str, base: Path) -> list[RunFolder]:
     for path in (Path(text).expanduser(), base / text):
-        if path.is_dir():
+        if is_listed(path):
             return _in_folder(path.resolve())
     linked = sorted(base.glob(f"*/slurm-{text}")) if text.replace("_", "").isdigit() else []
     if linked:
@@ -49,7 +51,7 @@ def _named(text: str, base: Path) -> list[RunFolder]:
 
 
 def _in_folder(path: Path) -> list[RunFolder]:
-    if (path / "config.yaml").exists() or (path / "job.json").exists():
+    if is_there(path / "config.yaml") or is_there(path / "job.json"):
         return [RunFolder(path)]
     sweep = read_json(path / SWEEP_FILE)
     if isinstance(sweep, dict):

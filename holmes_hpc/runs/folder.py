@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.paths import is_folder, is_there
 from holmes_hpc.runs.files import storage_error, write_json_atomic, write_text_atomic
 from holmes_hpc.runs.metrics import MetricsWriter
 from holmes_hpc.runs.place import check_name, missing_folders
@@ -37,8 +38,10 @@ class RunFolder:
         """
         check_name(name)
         parent = Path(base).expanduser().absolute() / name
-        made, path = missing_folders(parent), None
+        made: list[Path] = []
+        path = None
         try:
+            made = missing_folders(parent)
             parent.mkdir(parents=True, exist_ok=True)
             folder = cls(path := _make_unique(parent))
             for part in (folder.ranks, folder.logs, folder.checkpoints):
@@ -54,12 +57,12 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """Return the run folder at `path`; raises ConfigurationError where there is none."""
+        """Return the run folder at `path`; raises ConfigurationError where there is none or it may not be searched."""
         folder = cls(Path(path).expanduser().absolute())
-        if not folder.path.is_dir():
+        if not is_folder(folder.path):
             raise ConfigurationError(f"{folder.path} is no run folder: it does not exist; name a folder "
                                      f"such as runs/mixed/{new_run_id()}")
-        if not any(known.exists() for known in (folder.config_path, folder.job_path, folder.metrics_path,
+        if not any(is_there(known) for known in (folder.config_path, folder.job_path, folder.metrics_path,
                                                 folder.result_path, folder.ranks)):
             raise ConfigurationError(f"{folder.path} is no run folder: it has neither config.yaml nor "
                                      f"job.json; name the folder of one run, two levels below run.folder")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
+import os
 from pathlib import Path
 
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.paths import MOST_NAME_BYTES, try_to_write
 from holmes_hpc.runs.files import storage_error
 
 _TRIAL_BYTES = 65536
@@ -17,6 +18,9 @@ def check_name(name: str) -> None:
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ConfigurationError(f"run.name={name!r} cannot name a folder; use a word without `/`, "
                                  f"such as run.name=first_try")
+    if (count := len(os.fsencode(name))) > MOST_NAME_BYTES:
+        raise ConfigurationError(f"run.name={name[:20]}... has {count} bytes, and a folder's name has at most "
+                                 f"{MOST_NAME_BYTES}; use a shorter one, such as run.name=first_try")
 
 
 def check_place(base: Path, name: str) -> None:
@@ -27,14 +31,11 @@ def check_place(base: Path, name: str) -> None:
     check_name(name)
     wanted = Path(base).expanduser().absolute() / name
     try:
-        existing = next(path for path in (wanted, *wanted.parents) if path.exists())
-        with tempfile.TemporaryFile(dir=existing) as trial:
-            trial.write(bytes(_TRIAL_BYTES))
-            trial.flush()
+        try_to_write(wanted, _TRIAL_BYTES)
     except OSError as error:
-        raise ConfigurationError(f"run.folder={base}: {storage_error(existing, error)}") from error
+        raise ConfigurationError(f"run.folder={base}: {storage_error(Path(error.filename), error)}") from error
 
 
 def missing_folders(path: Path) -> list[Path]:
-    """Return the folders that must be made for `path` to exist, the innermost first."""
+    """Return the folders that must be made for `path` to exist, the innermost first. Raises OSError."""
     return [folder for folder in (path, *path.parents) if not folder.exists()]

@@ -1,0 +1,147 @@
+"""Paths that the system does not let us see, read or write: one message that names them, never a traceback."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from holmes_hpc import cli, front
+from holmes_hpc.config.compose import compose
+from holmes_hpc.config.plugins import load_plugins
+from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.launch import train
+from holmes_hpc.launch.resume import resolve_resume
+from holmes_hpc.runs.place import check_place
+from tests.run_folders import make_run, metric
+from tests.runs_for_tests import environment, open_to_all, ordinary_user
+
+LONG = "n" * 300
+# As an ordinary user the tests may not be able to import any more.
+ANALYSIS = [importlib.import_module(f"analysis.{name}") for name in (*cli.ANALYSIS_VERBS, "pictures", "timeline")]
+READERS = ("compare", "jobs", "logs", "throughput", "report", "calibrate")
+
+
+@pytest.fixture(name="places")
+def make_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Path]]:
+    """Yield paths that cannot be seen, and stay an ordinary user meanwhile."""
+    closed = tmp_path / "closed"
+    (closed / "inside").mkdir(parents=True)
+    (closed / "plugin.py").write_text("")
+    closed.chmod(0o700)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("A line of text.\n" * 1000)
+    (tmp_path / "round").symlink_to("round")
+    open_to_all(tmp_path)
+    tmp_path.chmod(0o777)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    found = {"Permission denied": closed / "inside", "File name too long": tmp_path / LONG,
+             "Too many levels of symbolic links": tmp_path / "round"}
+    with ordinary_user():
+        yield found
+
+
+FACTS = ["Permission denied", "File name too long", "Too many levels of symbolic links"]
+
+
+@pytest.mark.parametrize("fact", FACTS)
+@pytest.mark.parametrize("verb", READERS)
+def test_commands_say_that_a_run_cannot_be_read(verb: str, fact: str, places: dict[str, Path],
+                                                capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(places[fact])
+    assert cli.run([verb, *[path] * (2 if verb == "compare" else 1)]) == 2
+    error = capsys.readouterr().err
+    assert path in error and f"cannot be read: {fact};" in error and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_settings_that_name_such_paths_are_refused(fact: str, places: dict[str, Path]) -> None:
+    path = places[fact]
+    looks: list[tuple[str, Callable[[], object]]] = [
+        ("run.folder", lambda: check_place(path, "name")),
+        ("data.cache", lambda: train.check_before(compose(["+cluster=mixed", "data=text", "data.path=text",
+                                                           f"data.cache={path}"]))),
+        ("train.resume", lambda: resolve_resume(compose(["+cluster=mixed", f"train.resume={path}"]))),
+        ("plugins.0", lambda: load_plugins(OmegaConf.create({"plugins": [f"{path}.py"]}))),
+        ("hydra.searchpath", lambda: compose(["+cluster=mixed", f"hydra.searchpath=[{path}]"])),
+    ]
+    for setting, look in looks:
+        if setting == "plugins.0" and "links" in fact:
+            continue  # with .py behind, it is another name
+        with pytest.raises(ConfigurationError) as refused:
+            look()
+        assert setting in str(refused.value) and fact in str(refused.value)
+
+
+def test_long_names_of_runs_are_refused_by_their_setting(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="run.name=nnn.* has 300 bytes"):
+        check_place(tmp_path, LONG)
+
+
+def test_a_cache_where_only_the_system_writes_is_refused_before_the_ranks(places: dict[str, Path]) -> None:
+    with pytest.raises(ConfigurationError, match="data.cache=/proc/x cannot be written: /proc: "):
+        train.check_before(compose(["+cluster=mixed", "data=text", "data.path=text", "data.cache=/proc/x"]))
+
+
+def test_a_link_to_nothing_is_no_place(tmp_path: Path) -> None:
+    (tmp_path / "gone").symlink_to("nowhere")
+    with pytest.raises(ConfigurationError, match=r"gone cannot be written: No such file or directory"):
+        check_place(tmp_path / "gone", "name")
+
+
+def test_a_plugin_that_may_not_be_read_is_no_fault_of_its_code(places: dict[str, Path]) -> None:
+    path = places["Permission denied"].parent / "plugin.py"
+    with pytest.raises(ConfigurationError, match=f"plugins.0={path}: {path} cannot be read: Permission denied"):
+        load_plugins(OmegaConf.create({"plugins": [str(path)]}))
+
+
+@pytest.mark.parametrize("name", ["plan.json", "metrics.jsonl", "config.yaml"])
+def test_a_run_whose_files_may_not_be_read_is_told_from_a_page_that_cannot_be_written(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "runs", metrics=[metric(step, 0.1) for step in range(1, 5)])
+    open_to_all(run)
+    page = tmp_path / "made" / "page.html"
+    with ordinary_user():
+        assert cli.run(["report", str(run), "--output", str(page)]) == 2
+    assert f"{page.parent}: cannot be written: Permission denied; name another file by --output" in \
+        capsys.readouterr().err
+    (run / name).chmod(0)
+    with ordinary_user():
+        assert cli.run(["report", str(run), "--output", str(page)]) == 2
+    assert f"{run / name} cannot be read: Permission denied" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("error", "said"), [
+    (PermissionError(13, "Permission denied", "/there/x"), ["holmes plan: /there/x: Permission denied"]),
+    (OSError(28, "No space left on device", "/there/x"), ["holmes plan: /there/x: No space left on device"]),
+    (BrokenPipeError(32, "Broken pipe"), []),
+])
+def test_what_nobody_foresaw_is_one_line(error: OSError, said: list[str], monkeypatch: pytest.MonkeyPatch,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
+    def act(config: object) -> front.Outcome:
+        raise error
+
+    for arguments in (["+cluster=mixed"], ["+cluster=mixed", "hydra.verbose=false", "hydra.job.chdir=false"]):
+        assert front.main(front.Command("plan", "", act), arguments) == 1
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == len(said) and all(line.startswith(words) for line, words in zip(lines, said, strict=True))
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    assert front.main(front.Command("plan", "", act), ["+cluster=mixed"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_stdout_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "holmes_hpc.cli", "--version"], stdout=full, env=environment(),
+                              stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("holmes: stdout cannot be written: No space left on device"), done.stderr
+    assert len(done.stderr.splitlines()) == 1
