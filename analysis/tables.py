@@ -206,7 +206,7 @@ def summarise(run: Run) -> dict[str, Any]:
         ratio = medians["step_seconds"] / predicted["step_seconds"]
     return {
         **described,
-        "status": run.result.get("status") or "running",
+        "status": words.status(run.config, run.result),
         "steps": int(steps["step"].iloc[-1]) if len(steps) else 0,
         "warmup_steps": warmup,
         "measured_steps": len(measured),

@@ -68,6 +68,12 @@ def machine(emulated: bool | None, predicted_machine: str | None, compute: str |
     return "local" if predicted_machine == "emulated" else "real"
 
 
+def status(config: Record, result: Record) -> str:
+    """Return how a run ended, or `running`; `completed, probe` of one that measured links and trained nothing."""
+    ended = str(result.get("status") or "running")
+    return f"{ended}, probe" if (config.get("launch") or {}).get("probe_only") else ended
+
+
 def comparable(measured_on: str, predicted_machine: str | None) -> bool:
     """Tell whether a prediction is for the machine that measured, so that their ratio means something."""
     if predicted_machine == "emulated":

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from holmes_hpc import front
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.findings import FAIL, NOTE, OK, Finding
+from holmes_hpc.words import counted
 
 SLURM_SECONDS = 2.0
 """A controller that does not answer within this is taken as absent."""
@@ -115,11 +116,12 @@ def _cluster(config: DictConfig) -> Iterator[Finding]:
     except HolmesError as error:
         yield Finding(FAIL, "cluster", str(error))
         return
-    fabrics = ", ".join(f"{name}: {len(nodes)} nodes" for name, nodes in cluster.fabrics.items())
-    yield Finding(OK, "cluster", f"{cluster.name}: {cluster.world_size} ranks; fabrics {fabrics}")
+    fabrics = ", ".join(f"{name}: {counted(len(nodes), 'node')}" for name, nodes in cluster.fabrics.items())
+    yield Finding(OK, "cluster", f"{cluster.name}: {counted(cluster.world_size, 'rank')}; fabrics {fabrics}")
     needed = cluster.world_size * MEMORY_GIB_PER_RANK
     if available_memory_gib() < needed:
-        yield Finding(NOTE, "emulation", f"{cluster.world_size} ranks on this machine need some {needed:.0f} GiB",
+        yield Finding(NOTE, "emulation", f"{counted(cluster.world_size, 'rank')} on this machine need some "
+                                         f"{needed:.0f} GiB",
                       "name a smaller cluster, or emulate it on a larger machine")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from omegaconf import DictConfig
 
 from holmes_hpc import front
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.paths import is_folder
 from holmes_hpc.resources import put_analysis_first
 
 if TYPE_CHECKING:
@@ -68,9 +70,18 @@ def _print(config: DictConfig, plan: Plan) -> None:
 
 
 def _check_picture(picture: str | None) -> None:
-    if picture and Path(picture).suffix.lower() not in _PICTURES:
+    if not picture:
+        return
+    if Path(picture).suffix.lower() not in _PICTURES:
         raise ConfigurationError(f"picture={picture}: the ending says the format, and this is none of "
                                  f"{', '.join(_PICTURES)}; write such as picture=plan.png.")
+    path = Path(picture).absolute()
+    if is_folder(path, "picture") or not is_folder(path.parent, "picture"):
+        what = "is a folder" if path.parent.is_dir() else f"cannot be written: there is no folder {path.parent}"
+        raise ConfigurationError(f"picture={picture}: {what}; name a file in a folder that exists.")
+    if not os.access(path if path.exists() else path.parent, os.W_OK, effective_ids=True):
+        raise ConfigurationError(f"picture={picture}: cannot be written: Permission denied; name a file in a folder "
+                                 "that you may write.")
 
 
 def _draw(config: DictConfig, plan: Plan, path: Path) -> None:

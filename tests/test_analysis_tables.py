@@ -210,3 +210,9 @@ def test_links_has_one_row_a_group(tmp_path):
     assert data["nodes"].tolist() == [("ib-0", "ib-1"), ("roce-0", "roce-1")]
     assert data["network"].tolist() == ["ib", "roce"]
     assert set(table.loc[table["strategy"] == "megatron", "network"]) == {"ethernet"}
+
+
+def test_a_run_that_only_measured_links_is_no_training():
+    assert words.status({"launch": {"probe_only": True}}, {"status": "completed"}) == "completed, probe"
+    assert words.status({"launch": {"probe_only": False}}, {"status": "completed"}) == "completed"
+    assert words.status({}, {}) == "running"

@@ -162,3 +162,20 @@ def test_the_written_plan_is_whole(tmp_path: Path) -> None:
     read = read_run(run)
     assert read.plan == Plan.from_json((run / "plan.json").read_text())
     assert read.measured_step_seconds == pytest.approx(1.1 * read.modelled_step_seconds)
+
+
+def test_factors_of_an_emulated_run_are_kept_only_in_a_named_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "own"))
+    run, output = make_run(tmp_path / "runs" / "mixed" / "one", make_config(), TRUTH), tmp_path / "named.json"
+    (run / "result.json").write_text(json.dumps({"status": "completed", "emulated": True}))
+    config = OmegaConf.load(run / "config.yaml")
+    config.cluster.emulate.compute = "real"
+    (run / "config.yaml").write_text(OmegaConf.to_yaml(config))
+    assert calibrate.main([str(run)]) == 0
+    said = capsys.readouterr().out
+    assert "1.300" in said and "not kept" in said and "--output" in said and "written" not in said
+    assert not (tmp_path / "own").exists()
+    assert calibrate.main([str(run), "--output", str(output)]) == 0
+    assert output.exists()

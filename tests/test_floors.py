@@ -11,7 +11,7 @@ import pytest
 from tests.runs_for_tests import ROOT
 
 FLOORS = [
-    {"errors", "resources", "findings"},
+    {"errors", "resources", "findings", "words"},
     {"paths"},
     {"registry"},
     {"config"},

@@ -108,8 +108,8 @@ WRONG = [
     Wrong([MIXED, "output_folder=out"], ("output_folder=out", "output=megatron")),
     Wrong([MIXED, "picture=plan.txt"], ("picture=plan.txt", ".png")),
     # a sweep: nothing starts when one of its jobs is wrong
-    Wrong(["+cluster=mixed,mixd"], ("job 1 of 2", "Did you mean mixed?"), options=["-m"]),
-    Wrong([MIXED, "parallel.pipeline=1,5"], ("job 1 of 2", "more stages than"), options=["-m"]),
+    Wrong(["+cluster=mixed,mixd"], ("job 2 of 2", "Did you mean mixed?"), options=["-m"]),
+    Wrong([MIXED, "parallel.pipeline=1,5"], ("job 2 of 2", "more stages than"), options=["-m"]),
     Wrong([MIXED, "optimizer.lr=interval(1,2)"], ("list the values",), options=["-m"]),
     Wrong([MIXED, "train.steps=abc"], ("expected a whole number",), options=["-m"]),
     Wrong([MIXED, "run.folder=taken/runs", "train.steps=1,2"], ("run.folder=taken/runs",), options=["-m"]),
@@ -168,7 +168,7 @@ def python(folder: Path, *arguments: str, **variables: str) -> subprocess.Comple
 
 @pytest.mark.parametrize(("arguments", "contains"), [
     (["-m", "holmes_hpc.train", "+cluster=mixd"], "holmes train: +cluster=mixd"),
-    (["-m", "holmes_hpc.plan", MIXED, "-m", "train.steps=1,x"], "holmes plan: job 1 of 2"),
+    (["-m", "holmes_hpc.plan", MIXED, "-m", "train.steps=1,x"], "holmes plan: job 2 of 2"),
     (["-m", "holmes_hpc.plan", MIXED, "--cfg", "job", "train.steps=x"], "holmes plan: train.steps=x"),
 ])
 def test_exit_status_of_the_process(arguments: list[str], contains: str, tmp_path: Path) -> None:

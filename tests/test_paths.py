@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from holmes_hpc import cli, front
+from holmes_hpc import cli, front, plan
 from holmes_hpc.config.compose import compose
 from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.errors import ConfigurationError
@@ -145,3 +145,21 @@ def test_a_full_stdout_is_one_line() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("holmes: stdout cannot be written: No space left on device"), done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("picture", "message"), [
+    ("nowhere/plan.png", "there is no folder"), ("folder.png", "is a folder"), ("closed/plan.png", "Permission denied"),
+    ("shut/plan.png", "Permission denied"),
+])
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_search(
+    picture: str, message: str, places: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (Path.cwd() / "folder.png").mkdir()
+    (Path.cwd() / "shut").mkdir(mode=0o555)
+
+    def search(*_: object, **__: object) -> None:
+        raise AssertionError("planned before the check")
+
+    monkeypatch.setattr("holmes_hpc.planner.plan", search)
+    with pytest.raises(ConfigurationError, match=f"picture.*{message}"):
+        plan.act(compose(["+cluster=mixed", f"picture={picture}"]))

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner import plan
 from holmes_hpc.planner.asymmetric import Space
 from holmes_hpc.planner.fleets import Knapsack, share_microbatches
 from holmes_hpc.planner.kinds import Kind, node_kinds, on_nodes
@@ -174,3 +176,11 @@ def test_placement_takes_all_gpus_of_the_used_nodes() -> None:
         ranks = [rank for p in pipelines for s in p.stages for rank in s.ranks]
         assert sorted(ranks) == list(range(12))
         assert all(len({cluster.node_of(r).slot for r in s.ranks}) == 1 for p in pipelines for s in p.stages)
+
+
+def test_degrees_beyond_the_ranks_are_refused_once_for_all_strategies():
+    with pytest.raises(PlanRefusedError) as refused:
+        plan(compose(["+cluster=mixed", "model=gpt_tiny", "parallel.pipeline=4", "parallel.data=8"]))
+    words = str(refused.value)
+    assert words.startswith("parallel.pipeline=4 and parallel.data=8 need 32 ranks, and the cluster has 8.")
+    assert "Or:" not in words and "None" not in words

@@ -17,6 +17,7 @@ from typing import Any
 from holmes_hpc.cluster.calibrated import CalibratedGpu
 from holmes_hpc.cluster.measured import MeasuredLink
 from holmes_hpc.cluster.nics import ETHERNET, NICS
+from holmes_hpc.words import counted
 
 LOCAL = "local"
 
@@ -122,7 +123,7 @@ class ClusterDescription:
     def node_of(self, rank: int) -> Node:
         """Return the node that a rank runs on. Raises IndexError for a rank outside the cluster."""
         if rank < 0 or rank >= len(self._nodes_of_ranks):
-            raise IndexError(f"rank {rank} is not in the cluster {self.name} of {self.world_size} ranks")
+            raise IndexError(f"rank {rank} is not in the cluster {self.name} of {counted(self.world_size, 'rank')}")
         return self._nodes_of_ranks[rank]
 
     def ranks_of(self, node: Node) -> tuple[int, ...]:

@@ -62,7 +62,7 @@ def compose_sweep(overrides: Sequence[str], *, cluster_required: bool = True) ->
     with _composing(overrides) as loader:
         jobs = expand_sweep(overrides, loader)
         configs = []
-        for number, job in enumerate(jobs):
+        for number, job in enumerate(jobs, start=1):
             try:
                 configs.append(_compose(job, loader, cluster_required)[0])
             except Exception as error:

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, ListConfig
 from holmes_hpc.config.data_rules import check_data
 from holmes_hpc.config.describe import near
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.words import counted
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _NAME = re.compile(r"\w[\w .,=+@-]*")
@@ -79,7 +80,7 @@ def _layer_split(config: DictConfig) -> None:
         chunks = f" times parallel.chunks={config.parallel.chunks}" if config.parallel.chunks > 1 else ""
         raise ConfigurationError(
             f"parallel.pipeline={stages}{chunks} makes more stages than model.num_layers={layers}; raise "
-            f"model.num_layers or use at most {layers} stages."
+            f"model.num_layers or use at most {counted(layers, 'stage')}."
         )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from holmes_hpc.cluster import Node
 from holmes_hpc.cluster.nics import DEFAULT_INTERFACES, ETHERNET, NICS
 from holmes_hpc.launch.node_report import NodeReport, Port
+from holmes_hpc.words import counted
 
 _VERBS = ("ib", "roce")
 _LINK_LAYERS = {"ib": "InfiniBand", "roce": "Ethernet"}
@@ -44,7 +45,8 @@ def find_mismatches(nodes: Sequence[tuple[Node, NodeReport]], *, uses_verbs: boo
             found += _port_mismatches(node, report)
         if uses_verbs and report.gpus < node.gpus:
             remedy = f"correct cluster.partitions.{node.label}.gpus_per_node, or {_leave_out(node, report)}"
-            found.append(Mismatch(report.node, f"{node.gpus} GPUs ({node.gpu})", str(report.gpus), remedy, "gpu"))
+            found.append(Mismatch(report.node, f"{counted(node.gpus, 'GPU')} "
+                                               f"({node.gpu})", str(report.gpus), remedy, "gpu"))
     named = {mismatch.node for mismatch in found}
     if uses_verbs:
         found += [mismatch for mismatch in _unequal_adapters(nodes) if mismatch.node not in named]

@@ -22,6 +22,7 @@ from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.shapes import indivisible
 from holmes_hpc.planner.templates import BACKWARD_SHARE, Segment, Template, enumerate_segments, price_templates
 from holmes_hpc.values import Pipeline
+from holmes_hpc.words import counted
 
 _MOST_KEPT = 300
 """Templates that the knapsack looks at for each micro-batch size: the best for their GPUs."""
@@ -264,7 +265,8 @@ def _propose_mesh(space: Space, mesh: Mesh, size: int, strategy: str) -> Proposa
         return build_pipelines(parts, mesh.layers, microbatches)
 
     stages = ", ".join(
-        f"{space.kinds[k].name} {width} wide, {count} layers" + (f" of tensor {tensor}" if tensor > 1 else "")
+        f"{space.kinds[k].name} {width} wide, "
+        f"{counted(count, 'layer')}" + (f" of tensor {tensor}" if tensor > 1 else "")
         for (k, tensor, width), count in zip(mesh.stages, mesh.layers, strict=True))
     actions = 6 * microbatches * len(mesh.stages)
     return Proposal(strategy, f"stages shared by all pipelines [{stages}], micro-batch {size}", task, size,

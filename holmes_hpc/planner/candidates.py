@@ -17,6 +17,7 @@ from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.shapes import Shape
 from holmes_hpc.planner.step_prices import compute_cost, core_pools, stage_seconds
 from holmes_hpc.values import Group
+from holmes_hpc.words import counted
 
 _FEWEST_MICROBATCHES = 4
 """Micro-batches of each pipeline below which a pipeline stands idle for too long."""
@@ -105,7 +106,7 @@ def make_candidate(task: Task, shape: Shape, micro_batch_size: int, facts: Shape
     microbatches, ways = count_microbatches(task.settings.global_batch_size, micro_batch_size), facts.ways
     if microbatches < len(ways) or (shape.equal_pipelines and microbatches % len(ways)):
         raise PlanRefusedError(
-            f"{microbatches} micro-batches for {len(ways)} pipelines: "
+            f"{counted(microbatches, 'micro-batch')} for {counted(len(ways), 'pipeline')}: "
             + ("the number must be a multiple of the pipelines' in the megatron strategy. "
                if microbatches >= len(ways) else "each needs at least one. ")
             + "Change train.global_batch_size or parallel.micro_batch_size, or use fewer pipelines "

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from holmes_hpc.planner.describe import numbers, shorten
 from holmes_hpc.values import Pipeline, Plan
+from holmes_hpc.words import counted
 
 _MOST_KINDS_OF_PIPELINE = 4
 
@@ -57,7 +58,7 @@ def compare(first: Compared, second: Compared) -> tuple[Row, ...]:
         _figure("predicted step", a.predicted.step_seconds, b.predicted.step_seconds, _seconds),
         _figure("predicted tokens/s", a.predicted.tokens_per_second, b.predicted.tokens_per_second, "{:,.0f}".format),
         _figure("predicted TFLOPS a GPU", a.predicted.tflops_per_gpu, b.predicted.tflops_per_gpu, "{:.3g}".format),
-        _figure("predicted: ranks idle", a.predicted.idle_fraction, b.predicted.idle_fraction, "{:.1%}".format),
+        _figure("predicted: ranks idle", a.predicted.idle_fraction, b.predicted.idle_fraction, _percent),
     ]
     if first.measured_seconds is not None or second.measured_seconds is not None:
         rows.append(_figure("measured step, median", first.measured_seconds, second.measured_seconds, _seconds))
@@ -101,9 +102,9 @@ def _choices(plan: Plan) -> Iterator[tuple[str, str]]:
     depth = max(len(pipeline.stages) for pipeline in plan.pipelines)
     chosen = plan.schedule
     yield "strategy", plan.strategy
-    yield "ranks", f"{plan.world_size} on {len({place.slot for place in plan.ranks})} nodes"
+    yield "ranks", f"{plan.world_size} on {counted(len({place.slot for place in plan.ranks}), 'node')}"
     yield "fabrics", "\n".join(_fabrics(plan))
-    yield "pipelines", f"{len(plan.pipelines)} of {'up to ' * _unlike(plan)}{depth} stages"
+    yield "pipelines", f"{len(plan.pipelines)} of {'up to ' * _unlike(plan)}{counted(depth, 'stage')}"
     yield "layers by stage", "\n".join(_kinds(plan, lambda p: "+".join(str(s.num_layers) for s in p.stages)))
     yield "tensor degree by stage", "\n".join(_kinds(plan, lambda p: "+".join(str(len(s.ranks)) for s in p.stages)))
     yield "fabrics by stage", "\n".join(_kinds(plan, lambda p: _stage_fabrics(plan, p)))
@@ -171,6 +172,10 @@ def _machine(plan: Plan) -> str:
 
 def _seconds(seconds: float) -> str:
     return f"{1000 * seconds:.4g} ms" if seconds < 1 else f"{seconds:.4g} s"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def _bytes(count: float) -> str:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.values import Pipeline, Plan, Prediction
+from holmes_hpc.words import counted
 
 _MOST_PIPELINES = 8
 _MOST_STAGE_COLUMNS = 5
@@ -46,8 +47,9 @@ def _headline(plan: Plan) -> Text:
     extra = f" +{plan.schedule.warmup_extra} warm-up" if plan.schedule.warmup_extra else ""
     text = Text()
     text.append(f"{plan.strategy}", style="bold")
-    text.append(f": {plan.world_size} ranks, {len(plan.pipelines)} pipelines, {plan.schedule.name}{extra}, batch "
-                f"{plan.global_batch_size} in micro-batches of {plan.micro_batch_size}, layers {plan.layer_split}"
+    text.append(f": {counted(plan.world_size, 'rank')}, {counted(len(plan.pipelines), 'pipeline')}, "
+                f"{plan.schedule.name}{extra}, batch {plan.global_batch_size} in micro-batches of "
+                f"{plan.micro_batch_size}, layers {plan.layer_split}"
                 f"{_options(plan)}\n")
     text.append(f"predicted for {machine}: ")
     text.append(f"{seconds_words(predicted.step_seconds)} a step", style="bold")
@@ -63,7 +65,7 @@ def in_a_line(plan: Plan) -> str:
     depths = sorted({len(pipeline.stages) for pipeline in plan.pipelines})
     stages = "-".join(map(str, dict.fromkeys((depths[0], depths[-1])))) + (" stage" if depths == [1] else " stages")
     count = len(plan.pipelines)
-    return (f"{plan.strategy}: {plan.world_size} ranks, {count} pipeline{'s' if count > 1 else ''} of {stages}, "
+    return (f"{plan.strategy}: {counted(plan.world_size, 'rank')}, {counted(count, 'pipeline')} of {stages}, "
             f"{plan.schedule.name}, predicted {seconds_words(plan.predicted.step_seconds)} a step")
 
 
@@ -110,7 +112,8 @@ def _deep_pipelines(plan: Plan, depth: int) -> Table:
     shown = plan.pipelines[:_MOST_PIPELINE_COLUMNS]
     more = len(plan.pipelines) - len(shown)
     table = _table(f"pipelines{f' ({more} more not shown)' if more else ''}", "stage",
-                   *(f"pipeline {p}: {pipeline.microbatches} micro-batches" for p, pipeline in enumerate(shown)))
+                   *(f"pipeline {p}: {counted(pipeline.microbatches, 'micro-batch')}"
+                     for p, pipeline in enumerate(shown)))
     columns = [_stage_cells(plan, pipeline, separator=", ") for pipeline in shown]
     for s in range(depth):
         table.add_row(str(s), *(cells[s] if s < len(cells) else "" for cells in columns))

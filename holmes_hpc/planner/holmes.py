@@ -10,6 +10,7 @@ from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.groups import GroupRules
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.shapes import Part, Shape, divisors, tensor_groups
+from holmes_hpc.words import counted
 
 _MOST_ORDERED_FABRICS = 6
 _MOST_COUNTS = 400
@@ -91,7 +92,8 @@ def _stage_counts(task: Task, widths: Sequence[int]) -> list[tuple[int, ...]]:
     both = f" with parallel.pipeline={settings.pipeline}" if settings.data and settings.pipeline else ""
     raise PlanRefusedError(
         f"holmes: {what}{both}: the fabrics have {', '.join(map(str, widths))} tensor-parallel groups, the model "
-        f"{layers} layers, and every fabric is divided into stages of its own. Set parallel.pipeline to a number "
+        f"{counted(layers, 'layer')}, and every fabric is divided into stages of its own. Set parallel.pipeline to a "
+        "number "
         f"from {len(widths)} to {min(layers, sum(widths))}, and leave parallel.data null.")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.words import counted
 
 LAYER_SPLITS = ("adaptive", "holmes", "uniform")
 
@@ -48,7 +49,8 @@ def holmes(num_layers: int, speeds: Sequence[float], alpha: float) -> tuple[int,
     left = num_layers - sum(share for stage, share in enumerate(shares) if stage not in fast)
     if left < len(fast):
         raise PlanRefusedError(
-            f"layer_split=holmes with alpha={alpha} leaves {left} of {num_layers} layers for the {len(fast)} "
+            f"layer_split=holmes with alpha={alpha} leaves {left} of {counted(num_layers, 'layer')} for the "
+            f"{len(fast)} "
             f"fastest stages. Lower parallel.alpha, or set parallel.layer_split to adaptive or uniform."
         )
     for stage, share in zip(fast, uniform(left, len(fast)), strict=True):
@@ -92,11 +94,12 @@ def explicit(num_layers: int, counts: Sequence[int], num_stages: int) -> tuple[i
         raise PlanRefusedError(f"parallel.layer_split={list(counts)}: every stage needs a whole number of layers, "
                                "at least 1.")
     if len(counts) != num_stages:
-        raise PlanRefusedError(f"parallel.layer_split={list(counts)} names {len(counts)} stages, and the pipeline "
+        raise PlanRefusedError(f"parallel.layer_split={list(counts)} names {counted(len(counts), 'stage')}, and the "
+                               "pipeline "
                                f"has {num_stages}. Give {num_stages} numbers that sum to {num_layers}.")
     if sum(counts) != num_layers:
         raise PlanRefusedError(f"parallel.layer_split={list(counts)} sums to {sum(counts)}, and the model has "
-                               f"{num_layers} layers. Give {num_stages} numbers that sum to {num_layers}.")
+                               f"{counted(num_layers, 'layer')}. Give {num_stages} numbers that sum to {num_layers}.")
     return tuple(counts)
 
 

@@ -19,6 +19,7 @@ from holmes_hpc.planner.search import search
 from holmes_hpc.planner.settings import PlanSettings, Task
 from holmes_hpc.planner.traffic import loads, network_bytes
 from holmes_hpc.values import ActionKind, NetworkBytes, Plan, RankPlace, Rejected
+from holmes_hpc.words import counted
 
 _HERE = ("emulated", "local")
 
@@ -118,7 +119,8 @@ def _notes(whole: Task, best: Priced) -> tuple[str, ...]:
     if left_out:
         kept = {node.slot for node in task.cluster.nodes}
         names = ", ".join(node.slot for node in whole.cluster.nodes if node.slot not in kept)
-        notes.append(f"{left_out} GPUs are left out ({names}): the others are faster without them")
+        notes.append(f"{counted(left_out, 'GPU')} {'is' if left_out == 1 else 'are'} "
+                     f"left out ({names}): the others are faster without them")
     if best.missing:
         notes.append(f"the engine of this version cannot run it: it lacks {' and '.join(best.missing)}")
     if best.schedule.turns:

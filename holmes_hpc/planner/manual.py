@@ -11,6 +11,7 @@ from holmes_hpc.planner.pipelines import apportion, count_microbatches
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.shapes import indivisible
 from holmes_hpc.values import Pipeline, Stage
+from holmes_hpc.words import counted
 
 _EXAMPLE = "[{microbatches: 4, stages: [{ranks: [0], layers: 2}, {ranks: [1], layers: 2}]}]"
 
@@ -38,9 +39,9 @@ def manual_pipelines(task: Task) -> tuple[tuple[Pipeline, ...], int]:
     shared = tuple(given) if given else apportion(total, [Fraction(1)] * len(counts))
     if sum(shared) != total:
         raise PlanRefusedError(
-            f"parallel.pipelines has {sum(shared)} micro-batches of {size} samples, and train.global_batch_size="
-            f"{task.settings.global_batch_size} needs {total}. Change microbatches, parallel.micro_batch_size or "
-            "the batch.")
+            f"parallel.pipelines has {counted(sum(shared), 'micro-batch')} of {size} samples, and "
+            f"train.global_batch_size={task.settings.global_batch_size} needs {total}. Change microbatches, "
+            "parallel.micro_batch_size or the batch.")
     return tuple(Pipeline(count, each) for count, each in zip(shared, stages, strict=True)), size
 
 
@@ -58,7 +59,7 @@ def _stages(task: Task, index: int, pipeline: Mapping[str, Any]) -> tuple[Stage,
         built.append(Stage(_ranks(task, stage["ranks"], f"{where}.ranks"), first, layers))
         first += layers
     if first != task.architecture.num_layers:
-        raise PlanRefusedError(f"{path}: its stages hold {first} layers, and the model has "
+        raise PlanRefusedError(f"{path}: its stages hold {counted(first, 'layer')}, and the model has "
                                f"{task.architecture.num_layers}. Change the layers of its stages.")
     return tuple(built)
 

@@ -6,6 +6,7 @@ from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.groups import GroupRules
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.shapes import Shape, divisors
+from holmes_hpc.words import counted
 
 
 def megatron_shapes(task: Task, tensor: int) -> tuple[Shape, ...]:
@@ -23,7 +24,7 @@ def megatron_shapes(task: Task, tensor: int) -> tuple[Shape, ...]:
         asked = {"tensor": settings.tensor, "pipeline": settings.pipeline, "data": settings.data}
         words = ", ".join(f"parallel.{name}={value}" for name, value in asked.items() if value is not None)
         raise PlanRefusedError(
-            f"megatron: {words} on {world} ranks: tensor x pipeline x data must be {world}. Set "
+            f"megatron: {words} on {counted(world, 'rank')}: tensor x pipeline x data must be {world}. Set "
             f"parallel.pipeline to one of {', '.join(map(str, divisors(world // tensor)))} with "
             f"parallel.tensor={tensor} and leave parallel.data null.")
     return tuple(_shape(world, tensor, p) for p in depths)

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.values import Pipeline, Stage
+from holmes_hpc.words import counted
 
 
 def overlaps(widths: Sequence[int]) -> tuple[tuple[Fraction, tuple[int, ...]], ...]:
@@ -50,7 +51,7 @@ def apportion(total: int, shares: Sequence[Fraction]) -> tuple[int, ...]:
     """
     if total < len(shares):
         raise PlanRefusedError(
-            f"{total} micro-batches for {len(shares)} pipelines: each needs at least one. Raise "
+            f"{counted(total, 'micro-batch')} for {counted(len(shares), 'pipeline')}: each needs at least one. Raise "
             f"train.global_batch_size, lower parallel.micro_batch_size, or use fewer pipelines "
             f"(a larger parallel.pipeline)."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -17,6 +18,7 @@ from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.strategies import degrees_of, names, propose_by, with_defaults
 from holmes_hpc.planner.work import Work
 from holmes_hpc.values import Rejected
+from holmes_hpc.words import counted
 
 MOST_REJECTED = 10
 _MOST_SIMULATED = 8
@@ -39,6 +41,7 @@ def search(task: Task, progress: Progress | None = None) -> tuple[Priced, tuple[
     if task.settings.strategy == "manual":
         return _manual(task), ()
     searched = names() if task.settings.strategy == "auto" else (task.settings.strategy,)
+    _check_degrees(task)
     work = Work(task.settings.search_seconds, task.cluster.world_size, progress)
     priced: list[Priced] = []
     refusals: dict[str, list[str]] = {name: [] for name in searched}
@@ -58,6 +61,17 @@ def search(task: Task, progress: Progress | None = None) -> tuple[Priced, tuple[
         raise PlanRefusedError(_why(priced, refusals))
     best = choose(fitting)
     return best, _rejected(best, priced, refusals)
+
+
+def _check_degrees(task: Task) -> None:
+    """Refuse degrees that ask for more ranks than there are, which every strategy would refuse in its own words."""
+    degrees = {name: getattr(task.settings, name) for name in ("tensor", "pipeline", "data")}
+    asked = {name: degree for name, degree in degrees.items() if degree is not None}
+    needed, world = math.prod(asked.values()), task.cluster.world_size
+    if needed > world:
+        words = " and ".join(f"parallel.{name}={degree}" for name, degree in asked.items())
+        raise PlanRefusedError(f"{words} need {counted(needed, 'rank')}, and the cluster has {world}. Set degrees "
+                               f"whose product is at most {world}, or leave one null: then the planner chooses it.")
 
 
 def _so_far(priced: Sequence[Priced]) -> str:
@@ -156,7 +170,7 @@ def _recomputed(task: Task, name: str, priced: Sequence[Priced], refusals: Seque
 
 def _manual(task: Task) -> Priced:
     pipelines, size = manual_pipelines(task)
-    words = f"{len(pipelines)} pipelines as written, micro-batch {size}"
+    words = f"{counted(len(pipelines), 'pipeline')} as written, micro-batch {size}"
     priced = price_layout(task, "manual", words, pipelines, size, GroupRules(two_level=task.settings.two_level))
     if priced.reason:
         raise PlanRefusedError(priced.reason)

@@ -12,6 +12,7 @@ from holmes_hpc.findings import FAIL, NOTE, OK, Finding
 from holmes_hpc.submit.commands import SlurmCommandError, read_cluster_settings
 from holmes_hpc.submit.fit import check_fit
 from holmes_hpc.submit.inventory import Inventory, ask_slurm
+from holmes_hpc.words import counted
 
 _MOST_FEATURES = 8
 
@@ -66,7 +67,7 @@ def _job_fits(config: Any, allocation: Allocation, nodes: int) -> Iterator[Findi
     except HolmesError:
         return  # said elsewhere
     if nodes < wanted:
-        yield Finding(NOTE, "place", f"this job has {nodes} of the {wanted} nodes of {config.cluster.name}",
+        yield Finding(NOTE, "place", f"this job has {nodes} of the {counted(wanted, 'node')} of {config.cluster.name}",
                       "for a run here ask for more, or lower cluster.partitions.<label>.nodes")
     labels = len(config.cluster.partitions)
     if allocation.heterogeneous and len(allocation.components) not in (0, labels):
@@ -102,7 +103,8 @@ def _partitions(inventory: Inventory) -> Iterator[Finding]:
         usable = sum(node.usable for node in nodes)
         features = list(dict.fromkeys(feature for node in nodes for feature in node.features))[:_MOST_FEATURES]
         told = "; ".join(f"{fabric} on {len(found)} ({found[0].source})" for fabric, found in fabrics.items())
-        fact = (f"{name}: {usable} of {len(nodes)} nodes in service, time limit {partition.max_time}, features "
+        fact = (f"{name}: {usable} of {counted(len(nodes), 'node')} in service, time limit {partition.max_time}, "
+                "features "
                 f"{', '.join(features) or 'none'}; fabrics: {told}")
         if not partition.up:
             yield Finding(NOTE, "partition", f"{name} is down: {fact}", "choose another one")

@@ -13,6 +13,7 @@ from holmes_hpc.cluster.slurm import NodeAnnotation, SlurmNode
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.submit.commands import SlurmCommandError
 from holmes_hpc.submit.inventory import Inventory, ask_slurm
+from holmes_hpc.words import counted
 
 _MOST_NAMES = 6
 _SURE_SOURCES = ("feature", "gres")
@@ -104,14 +105,16 @@ def _check_numbers(label: str, part: Any, name: str, nodes: list[SlurmNode]) -> 
     enough = [node for node in nodes if _has_gpus(part, node)]
     if len(enough) < part.nodes:
         most = max(map(gpus_of, nodes))
-        yield Fact(label, f"it wants {part.nodes} nodes with {part.gpus_per_node} GPUs, and of {len(nodes)} nodes of "
+        yield Fact(label, f"it wants {counted(part.nodes, 'node')} with {counted(part.gpus_per_node, 'GPU')}, and of "
+                          f"{counted(len(nodes), 'node')} of "
                    f"{name} {len(enough)} have so many (the most: {most})",
                    f"lower {setting}.nodes or .gpus_per_node", fatal=True)
         return
     away = [node for node in enough if node.state and not node.usable]  # a slurm.conf tells no states
     if len(enough) - len(away) < part.nodes:
         listed = ", ".join(f"{node.name} {'+'.join(node.state)}" for node in away[:_MOST_NAMES])
-        yield Fact(label, f"{len(enough) - len(away)} of the {part.nodes} nodes that it wants are in service; {listed}",
+        yield Fact(label, f"{len(enough) - len(away)} of the {counted(part.nodes, 'node')} that it wants are in "
+                          f"service; {listed}",
                    "the job will wait for them")
 
 

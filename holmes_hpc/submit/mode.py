@@ -12,6 +12,7 @@ from holmes_hpc.cluster.slurm.allocation import INTERACTIVE, STEP
 from holmes_hpc.emulation.namespaces import namespaces_available
 from holmes_hpc.errors import LaunchImpossibleError
 from holmes_hpc.submit.commands import known_partitions, nodes_of_job
+from holmes_hpc.words import counted
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,8 @@ def _in_allocation(cluster: ClusterDescription, environment: Mapping[str, str], 
     tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
     if place == STEP and tasks != "1":
         raise LaunchImpossibleError(
-            f"srun started {tasks} tasks in job {job}, and the cluster {cluster.name} has {cluster.world_size} GPUs: "
+            f"srun started {tasks} tasks in job {job}, and the cluster {cluster.name} has "
+            f"{counted(cluster.world_size, 'GPU')}: "
             f"each of these tasks would start a run of its own. Start {cluster.world_size} tasks "
             f"(srun --ntasks={cluster.world_size}), or change the cluster file"
         )
@@ -137,10 +139,10 @@ def _in_allocation(cluster: ClusterDescription, environment: Mapping[str, str], 
         given = probes.nodes_of_job(job)  # a step is told its own nodes alone
     if given is None or given >= needed:
         return True, ""
-    words = f"job {job}, in which this is typed, has {given} of the {needed} nodes that {cluster.name} needs"
+    words = f"job {job}, in which this is typed, has {given} of the {counted(needed, 'node')} that {cluster.name} needs"
     if place in (STEP, INTERACTIVE):
         return False, words
-    raise LaunchImpossibleError(f"{words}; ask for {needed} nodes, or start the command outside of the job")
+    raise LaunchImpossibleError(f"{words}; ask for {counted(needed, 'node')}, or start the command outside of the job")
 
 
 def _nodes_in_environment(environment: Mapping[str, str]) -> int | None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from holmes_hpc.cluster.hostlist import expand_hostlist
 from holmes_hpc.cluster.slurm.allocation import BATCH, Allocation, integer, read_allocation, read_counts
 from holmes_hpc.cluster.slurm.records import SlurmOutputError
+from holmes_hpc.words import counted
 
 _BLOCK, _CYCLIC = "block", "cyclic"
 
@@ -76,7 +77,7 @@ class StepLayout:
         for node in self.nodes:
             if rank in node.ranks:
                 return node
-        raise IndexError(f"rank {rank} is not in the step of {self.world_size} ranks")
+        raise IndexError(f"rank {rank} is not in the step of {counted(self.world_size, 'rank')}")
 
 
 def read_step(environment: Mapping[str, str]) -> StepLayout:
@@ -120,7 +121,7 @@ def _tasks_of_nodes(environment: Mapping[str, str]) -> dict[str, int]:
                                "to this process (a container may need them named)")
     names, counts = expand_hostlist(listed), read_counts(tasks)
     if len(names) != len(counts):
-        raise SlurmOutputError(f"SLURM_STEP_NODELIST={listed} names {len(names)} nodes, "
+        raise SlurmOutputError(f"SLURM_STEP_NODELIST={listed} names {counted(len(names), 'node')}, "
                                f"SLURM_STEP_TASKS_PER_NODE={tasks} {len(counts)}; pass both on unchanged")
     return dict(zip(names, counts, strict=True))
 

@@ -11,6 +11,7 @@ from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.making import task_of
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.values import Plan
+from holmes_hpc.words import counted
 
 
 def restore(config: Any, plan: Plan, mode: str | None = None, cluster: ClusterDescription | None = None
@@ -25,7 +26,7 @@ def restore(config: Any, plan: Plan, mode: str | None = None, cluster: ClusterDe
     slots = tuple(dict.fromkeys(place.slot for place in plan.ranks))
     missing = [slot for slot in slots if slot not in known]
     if missing or plan.num_layers != task.architecture.num_layers:
-        what = f"slot {missing[0]}" if missing else f"{plan.num_layers} layers"
+        what = f"slot {missing[0]}" if missing else f"{counted(plan.num_layers, 'layer')}"
         raise ConfigurationError(f"the plan has {what}, and the configuration has not: they do not belong together. "
                                  "Give the configuration that the plan was made for.")
     cluster = dataclasses.replace(task.cluster, nodes=tuple(known[slot] for slot in slots))

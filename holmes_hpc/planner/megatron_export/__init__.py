@@ -27,6 +27,7 @@ from holmes_hpc.planner.megatron_export.scripts import (
 )
 from holmes_hpc.planner.shapes import divisors
 from holmes_hpc.values import Plan, Prediction
+from holmes_hpc.words import counted
 
 __all__ = ["Export", "export"]
 
@@ -135,7 +136,7 @@ def _export(config: Any, plan: Plan) -> Export:
 def _readme(plan: Plan, grid: Grid, predicted: Prediction, *, wrapped: bool) -> str:
     lines = [
         f"A plan of the strategy {plan.strategy} for Megatron-LM: tensor {grid.tensor}, pipeline {grid.pipeline}, data "
-        f"{grid.data}, layers {'+'.join(map(str, grid.layers))}, {grid.microbatches} micro-batches of "
+        f"{grid.data}, layers {'+'.join(map(str, grid.layers))}, {counted(grid.microbatches, 'micro-batch')} of "
         f"{plan.micro_batch_size} in each pipeline.",
         f"Predicted as Megatron-LM runs it: {seconds_words(predicted.step_seconds)} a step, "
         f"{predicted.tokens_per_second:,.0f} tokens/s, at most {max(predicted.memory_gib_per_rank):.1f} GiB a rank.",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.values import Pipeline, Plan
+from holmes_hpc.words import counted
 
 Place = tuple[int, int, int]
 """Tensor index, data index, pipeline stage on the ring (chunks of a rank share it)."""
@@ -77,7 +78,8 @@ def map_plan(plan: Plan) -> Grid:
         _refuse_unlike(plan, words, what, of)
     _refuse_unlike_stages(plan)
     if chunks > 1 and plan.pipelines[0].microbatches % ring:
-        raise _refusal(f"{plan.pipelines[0].microbatches} micro-batches of a pipeline are no multiple of its {ring} "
+        raise _refusal(f"{counted(plan.pipelines[0].microbatches, 'micro-batch')} of a pipeline are no multiple of "
+                       f"its {ring} "
                        "ranks, which Megatron's interleaved schedule asks for",
                        "Change train.global_batch_size or parallel.micro_batch_size, or set parallel.chunks=1")
     pipelines = sorted(plan.pipelines, key=lambda pipeline: pipeline.stages[0].ranks)
