@@ -11,7 +11,7 @@ from holmes_hpc.planner.asymmetric import RECOMPUTATIONS
 from holmes_hpc.planner.groups import GroupRules
 from holmes_hpc.planner.improve import improve
 from holmes_hpc.planner.manual import manual_pipelines
-from holmes_hpc.planner.priced import Priced, make_layout, price_layout, with_schedules
+from holmes_hpc.planner.priced import Priced, exceeds_memory, make_layout, price_layout, with_schedules
 from holmes_hpc.planner.proposals import Proposal
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.strategies import degrees_of, names, propose_by, with_defaults
@@ -125,6 +125,8 @@ def _price_best(task: Task, proposals: Sequence[Proposal], work: Work, most: int
             continue
         if priced and allowance.is_beyond(proposal.task, layout):
             continue
+        if any(each.reason for each in priced) and exceeds_memory(proposal.task, layout):
+            continue  # One that does not fit is simulated, for what is said of it; the work is for those that do.
         priced.append(price_layout(proposal.task, proposal.strategy, proposal.words, pipelines,
                                    proposal.micro_batch_size, proposal.rules, proposal.chunks,
                                    allowance=allowance))
