@@ -22,7 +22,7 @@ train: .venv/prepared
 	@$(PY) -m holmes_hpc.train +cluster=mixed $(ARGS)
 
 test: .venv/prepared
-	@$(PY) -m pytest -m 'not bench' $(ARGS)
+	@$(PY) -m pytest -m 'not bench' -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: .venv/prepared
 	@$(PY) -m benchmarks $(ARGS)

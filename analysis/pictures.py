@@ -175,10 +175,7 @@ def _throughput_panel(axes: Axes, rows: pd.DataFrame, by: str | None) -> None:
     reach = max(*(_reach(row, by) for row in rows.to_dict("records")), 1e-9)
     baseline = rows.loc[[name == BASELINE for name in names], "tokens_per_second"].max()
     for place, row in enumerate(rows.to_dict("records")):
-        _write_rate(axes, place, row, _reach(row, by), reach, colours[names[place]])
-        if pd.notna(baseline) and pd.notna(row["tokens_per_second"]) and names[place] != BASELINE:
-            ratio = f"{row['tokens_per_second'] / baseline:.2f}x {BASELINE}"
-            _write(axes, ratio, _reach(row, by), place)
+        _write_rate(axes, place, row, reach, colours[names[place]], None if names[place] == BASELINE else baseline)
     axes.set_yticks(places, [_bar_label(row, by) for row in rows.to_dict("records")])
     axes.set_ylim(len(rows) - 0.45, -0.55)
     axes.set_xlim(0, reach * (1.12 if pd.isna(baseline) else 1.28))
@@ -237,15 +234,28 @@ def _reach(row: dict, by: str | None) -> float:
     return max((float(value) for value in values if pd.notna(value)), default=0.0)
 
 
-def _write_rate(axes: Axes, place: int, row: dict, end: float, reach: float, colour: str) -> None:
-    """Write the tokens per second at the foot of the bar, or behind it where it is short or missing."""
+def _write_rate(axes: Axes, place: int, row: dict, reach: float, colour: str, baseline: float | None) -> None:
+    """Write the measured tokens per second, and their ratio to the baseline, in the bar they are of, or below its end.
+
+    The end of a row may be that of its prediction, beside which a measured figure would be read as predicted.
+    """
     rate = row["tokens_per_second"]
     if pd.isna(rate):
-        _write(axes, "no step measured yet", end, place)
-    elif rate > 0.2 * reach:
-        _write(axes, f"{rate:,.0f}", 0, place, INK if colour in (ORANGE, SKY, PURPLE) else "white")
+        _write(axes, _missing(row), 0, place)
+        return
+    text = f"{rate:,.0f}"
+    if pd.notna(baseline):
+        text += f" \N{MIDDLE DOT} {rate / baseline:.2f}x {BASELINE}"
+    if rate > (0.2 if pd.isna(baseline) else 0.4) * reach:
+        _write(axes, text, 0, place, INK if colour in (ORANGE, SKY, PURPLE) else "white")
     else:
-        _write(axes, f"{rate:,.0f}", end, place + 0.22)
+        _write(axes, text, rate, place + 0.24)
+
+
+def _missing(row: dict) -> str:
+    """Say why a row has no bar."""
+    status = row.get("status", "running")
+    return "no step measured yet" if status == "running" else f"{status} before a step was measured"
 
 
 def _write(axes: Axes, text: str, x: float, y: float, colour: str = INK) -> None:

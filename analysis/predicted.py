@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from holmes_hpc.values import ActionKind, Pipeline, Plan
 
 MOST_RANKS = 32
 MOST_LINKS = 12
-_TITLE_WIDTH = 110
+_TITLE_WIDTH, _SEPARATOR = 110, " \N{MIDDLE DOT} "
 _MOST_ACTIONS = 6_000
 """More boxes than this nobody tells apart: longer steps are shortened."""
 _UNSEEN = (ActionKind.TAKE_TURN, ActionKind.PASS_TURN)
@@ -63,7 +63,11 @@ def predicted_panel(config: Any, plan: Plan, mode: str | None = None, *, name: s
     trace = retrace(task, layout, plan.schedule, _MOST_ACTIONS)
     stretch = plan.predicted.step_seconds / trace.step_seconds if scaled and not trace.shortened else 1.0
     rows = _rows(plan, trace, drawn, stretch)
-    return Panel(rows, _title(plan, trace, rows, name or str(config.cluster.name)), _links(task, trace, stretch))
+    busy = _busy_seconds(trace)
+    parts = [_title(plan, trace, rows, name or str(config.cluster.name))]
+    if len(busy) > MOST_LINKS:
+        parts.append(f"the {MOST_LINKS} busiest of {len(busy)} links")
+    return Panel(rows, _wrapped(parts), _links(task, trace, busy, stretch))
 
 
 def _some_pipelines(layout: Layout) -> set[int]:
@@ -92,12 +96,17 @@ def _rows(plan: Plan, trace: Trace, drawn: set[int], stretch: float) -> pd.DataF
     return pd.DataFrame(records)
 
 
-def _links(task: Task, trace: Trace, stretch: float) -> pd.DataFrame:
-    """Return what the busiest links carried, in the order of the nodes."""
+def _busy_seconds(trace: Trace) -> dict[tuple[str, str], float]:
+    """Return how long each link that carried anything was busy."""
     busy: dict[tuple[str, str], float] = {}
     for transfer in trace.transfers:
-        for key in transfer.resources:
+        for key in transfer.resources if transfer.end > transfer.start else ():
             busy[key] = busy.get(key, 0.0) + transfer.end - transfer.start
+    return busy
+
+
+def _links(task: Task, trace: Trace, busy: Mapping[tuple[str, str], float], stretch: float) -> pd.DataFrame:
+    """Return what the busiest links carried, in the order of the nodes."""
     kept = sorted(busy, key=lambda key: (-busy[key], key))[:MOST_LINKS]
     places = {node.slot: place for place, node in enumerate(task.cluster.nodes)}
     kept.sort(key=lambda key: (places.get(key[0], len(places)), key))
@@ -119,4 +128,8 @@ def _title(plan: Plan, trace: Trace, rows: pd.DataFrame, name: str) -> str:
     shown = rows["rank"].nunique()
     if shown < plan.world_size:
         parts.append(f"{shown} of {plan.world_size} ranks")
-    return "\n".join(textwrap.wrap(" \N{MIDDLE DOT} ".join(parts), _TITLE_WIDTH))
+    return _SEPARATOR.join(parts)
+
+
+def _wrapped(parts: Sequence[str]) -> str:
+    return "\n".join(textwrap.wrap(_SEPARATOR.join(parts), _TITLE_WIDTH))

@@ -9,6 +9,7 @@ and `holmes throughput` is the way.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="where pictures go; default: the run's folder for one run, else the current folder",
+        help="where pictures go; default: the run's folder, of several runs the nearest folder that holds them all",
     )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the table of runs as CSV")
     parser.add_argument(
@@ -101,24 +102,30 @@ def _report(arguments: argparse.Namespace) -> int:
         print_groups(console, groups, arguments.by)
     if not arguments.no_pictures:
         notes = Console(stderr=True, soft_wrap=True) if arguments.json else Console(soft_wrap=True)
-        for line in _draw(arguments, found, shown):
+        out = arguments.out or common_folder([run.folder for run in found])
+        for line in draw_pictures(found, out, shown, arguments.by, arguments.step):
             notes.print(line, markup=False, highlight=False)
     return 0
 
 
-def _draw(arguments: argparse.Namespace, found: list[Run], shown: pd.DataFrame) -> list[str]:
-    """Draw the pictures that the runs have records for, and return the lines that say where they lie."""
-    from analysis.pictures import loss_picture, throughput_picture
-    from analysis.tables import steps_table
+def draw_pictures(found: list[Run], out: Path, shown: pd.DataFrame | None = None, by: str | None = None,
+                  step: int | None = None) -> list[str]:
+    """Draw the pictures that the runs have records for into a folder; return the lines that say where they lie.
 
-    out = arguments.out or (found[0].folder if len(found) == 1 else Path())
+    `shown` is the table of runs, put together by the column `by` if given; `step` is the one of the timeline. Raises
+    ConfigurationError where the folder cannot be written, and for a step that no run recorded.
+    """
+    from analysis.pictures import loss_picture, throughput_picture
+    from analysis.tables import runs_table, steps_table
+
+    shown = runs_table(found) if shown is None else shown
     steps = steps_table(found)
     lines: list[str] = []
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lines += _draw_timeline(found, out / "timeline.png", arguments.step)
+        lines += _draw_timeline(found, out / "timeline.png", step)
         if len(steps) and len(shown):
-            throughput_picture(shown, out / "throughput.png", arguments.by)
+            throughput_picture(shown, out / "throughput.png", by)
             loss_picture(steps, out / "loss.png")
             lines += [f"wrote {out / 'throughput.png'}", f"wrote {out / 'loss.png'}"]
         else:
@@ -128,6 +135,11 @@ def _draw(arguments: argparse.Namespace, found: list[Run], shown: pd.DataFrame) 
         raise ConfigurationError(
             f"{out}: cannot write pictures there: {error.strerror}; name a folder by --out"
         ) from None
+
+
+def common_folder(folders: list[Path]) -> Path:
+    """Return the nearest folder that holds all; of one folder itself."""
+    return folders[0] if len(folders) == 1 else Path(os.path.commonpath([folder.absolute() for folder in folders]))
 
 
 def _draw_timeline(found: list[Run], path: Path, step: int | None) -> list[str]:

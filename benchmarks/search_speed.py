@@ -1,6 +1,6 @@
 """How long the search takes as the cluster grows: CPU seconds of one core, and a curve.
 
-    python -m benchmarks.search_speed [--most GPUS] [--picture FILE]
+    python -m benchmarks.search_speed [--most GPUS] [--picture docs/pictures/search_speed.png]
 
 Two kinds of GPUs, one part A100 to three parts V100, Llama 7B; the strategy is `auto`.
 """
@@ -30,38 +30,55 @@ def measure(gpus: int) -> tuple[float, float, str]:
     return time.process_time() - start, made.predicted.step_seconds, made.strategy
 
 
+def yardstick() -> float:
+    """Return the milliseconds of a fixed sum, which say how fast this core is and how much others keep it busy."""
+    seconds = []
+    for _ in range(5):
+        start = time.process_time()
+        sum(range(10**6))
+        seconds.append(time.process_time() - start)
+    return 1e3 * sorted(seconds)[2]
+
+
 def main() -> None:
-    """Print the table as Markdown and draw the curve where a file is named."""
+    """Print the table as Markdown and draw the curve."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--most", type=int, default=max(SIZES))
-    parser.add_argument("--picture", type=Path)
+    parser.add_argument("--picture", type=Path, help="such as docs/pictures/search_speed.png")
     arguments = parser.parse_args()
-    print("| GPUs | CPU seconds | aim | predicted step, s | strategy |")
-    print("|---|---|---|---|---|")
+    measure(SIZES[0])  # imports and tables that every later search finds made
+    print("| GPUs | CPU seconds | aim | predicted step, s | strategy | `sum(range(10**6))`, ms |")
+    print("|---|---|---|---|---|---|")
     points = []
     for gpus in (size for size in SIZES if size <= arguments.most):
         seconds, step, strategy = measure(gpus)
         points.append((gpus, seconds))
-        print(f"| {gpus} | {seconds:.2f} | {TARGETS.get(gpus, '')} | {step:.2f} | {strategy} |", flush=True)
+        print(f"| {gpus} | {seconds:.2f} | {TARGETS.get(gpus, '')} | {step:.2f} | {strategy} | {yardstick():.0f} |",
+              flush=True)
     if arguments.picture:
         draw(points, arguments.picture)
 
 
 def draw(points: list[tuple[int, float]], path: Path) -> None:
-    """Draw the measured points and the aims on logarithmic axes."""
+    """Draw the measured points and the aims on logarithmic axes, with the slope of linear growth beside them."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6, 4))
-    axes.loglog(*zip(*points, strict=True), marker="o", label="search")
-    axes.loglog(list(TARGETS), list(TARGETS.values()), "x", label="aim")
+    axes.loglog(*zip(*points, strict=True), marker="o", label="search, measured")
+    axes.loglog(list(TARGETS), list(TARGETS.values()), "x", color="black", label="aim")
+    (first, seconds), (last, _) = points[0], points[-1]
+    axes.loglog([first, last], [seconds, seconds * last / first], ":", color="grey", label="linear growth")
+    axes.set_xticks([gpus for gpus, _ in points], [str(gpus) for gpus, _ in points])
     axes.set_xlabel("GPUs")
-    axes.set_ylabel("CPU seconds, one core")
+    axes.set_ylabel("CPU seconds of one core")
+    axes.grid(which="major", alpha=0.3)
     axes.legend()
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120, bbox_inches="tight")
+    figure.savefig(path, dpi=150, bbox_inches="tight")
+    plt.close(figure)
 
 
 if __name__ == "__main__":

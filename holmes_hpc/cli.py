@@ -15,10 +15,14 @@ HYDRA_VERBS = {"train": "holmes_hpc.train", "plan": "holmes_hpc.plan", "doctor":
 """Verbs that compose a configuration, and their modules, each with a COMMAND."""
 
 PLAIN_VERBS = {"jobs": "holmes_hpc.jobs", "logs": "holmes_hpc.logs", "compare": "holmes_hpc.compare",
+               "calibrate": "holmes_hpc.calibrate",
                "site": "holmes_hpc.site"}
 """Verbs with arguments of their own, and their modules, each with a `main`."""
 
-VERBS = (*HYDRA_VERBS, "throughput", *PLAIN_VERBS)
+ANALYSIS_VERBS = ("throughput", "report")
+"""Verbs of the package `analysis`, each a module of that name with a `main`."""
+
+VERBS = (*HYDRA_VERBS, *ANALYSIS_VERBS, *PLAIN_VERBS)
 
 USAGE = """\
 usage: holmes VERB [arguments]
@@ -30,6 +34,8 @@ usage: holmes VERB [arguments]
   throughput RUN...                  tables and pictures of finished or running runs
   jobs [RUN...] [--watch]            state, step, tokens/s and loss of submitted runs
   logs RUN [--rank N] [--follow]     what a run's batch script and ranks wrote
+  calibrate RUN...                   correct the planner's speed of GPUs by what runs measured
+  report RUN...                      one HTML page of runs: plan, figures, pictures, environment
   compare A B                        two plans (JSON files or run folders) side by side, and what differs
   site NAME                          write a first cluster file from what Slurm tells
 
@@ -53,8 +59,8 @@ def run(argv: Sequence[str]) -> int:
         sys.stdout.write(f"holmes {__version__}\n")
         return 0
     verb, rest = argv[0], list(argv[1:])
-    if verb == "throughput":
-        return _throughput(rest)
+    if verb in ANALYSIS_VERBS:
+        return _run_analysis(verb, rest)
     if verb in PLAIN_VERBS:
         return _run_plain(verb, rest)
     if verb not in HYDRA_VERBS:
@@ -82,12 +88,10 @@ def _run_plain(verb: str, argv: list[str]) -> int:
         return int(end.code or 0)
 
 
-def _throughput(argv: list[str]) -> int:
-    """Run `analysis.throughput`, which lies beside this package."""
+def _run_analysis(verb: str, argv: list[str]) -> int:
+    """Run a module of `analysis`, which lies beside this package."""
     put_analysis_first()
-    from analysis import throughput
-
-    return throughput.main(argv)
+    return int(importlib.import_module(f"analysis.{verb}").main(argv))
 
 
 def _complete(argv: list[str]) -> int:

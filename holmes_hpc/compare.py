@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +11,8 @@ from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.front import report
 from holmes_hpc.planner.compare import Compared, render_comparison
 from holmes_hpc.runs.folder import RunFolder
-from holmes_hpc.runs.metrics import read_json_lines
+from holmes_hpc.runs.result import median_step_seconds
 from holmes_hpc.values import Plan
-
-_WARMUP_STEPS = 3
-"""First steps that the median leaves out; half of them where a run has fewer than twice as many."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +40,7 @@ def read(path: Path) -> Compared:
     file, measured = path, None
     if path.is_dir():
         folder = RunFolder.open(path)
-        file, measured = folder.plan_path, _median_seconds(folder.metrics_path)
+        file, measured = folder.plan_path, median_step_seconds(folder)
     try:
         return Compared(str(path), Plan.from_json(file.read_text(encoding="utf-8")), measured)
     except OSError as error:
@@ -53,12 +49,6 @@ def read(path: Path) -> Compared:
     except ValueError as error:
         raise ConfigurationError(f"{file}: no plan that this version reads: {error}. Name a file that `holmes plan "
                                  "+cluster=NAME output=json` wrote, or a run folder.") from None
-
-
-def _median_seconds(metrics: Path) -> float | None:
-    seconds = [row["step_seconds"] for row in read_json_lines(metrics) if row.get("step_seconds")]
-    measured = seconds[min(_WARMUP_STEPS, len(seconds) // 2):]
-    return statistics.median(measured) if measured else None
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ class HolmesError(Exception):
     """Anything that a user can cause or mend; commands print its message without a traceback."""
 
     exit_status = 1
+    names_rank = False
+    """Whether the message names the rank at fault, since other ranks raise the same one."""
 
 
 class ConfigurationError(HolmesError, ValueError):

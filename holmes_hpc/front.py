@@ -12,7 +12,8 @@ import os
 import sys
 import traceback
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,14 +24,27 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from holmes_hpc.config.check import check
-from holmes_hpc.config.compose import CONFIG_NAME, HYDRA_VERSION_BASE, compose, compose_sweep, register, times_as_text
+from holmes_hpc.config.compose import (
+    CONFIG_NAME,
+    HYDRA_VERSION_BASE,
+    compose,
+    compose_job,
+    compose_sweep,
+    register,
+    times_as_text,
+)
 from holmes_hpc.config.folders import package_folder
 from holmes_hpc.config.help import help_text
 from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.runs.place import check_place
 
 FAILED = 1
 WRONG = 2
 INTERRUPTED = 130
+STATES = {0: "done", FAILED: "failed", WRONG: "refused", 3: "preempted", INTERRUPTED: "interrupted"}
+"""What an exit status means, in a word."""
+SWEEPS = "sweeps"
+"""Where Hydra keeps its record of a sweep, below `run.folder`."""
 
 Outcome = tuple[int, float | None]
 """What a command's action returns: its exit status, and tokens per second (None where nothing was trained)."""
@@ -72,14 +86,14 @@ class _Jobs:
 def main(command: Command, argv: Sequence[str] | None = None) -> int:
     """Run a command with `argv` (default: the process's arguments) and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _log_to_stderr(command.verb)
-    try:
-        return _main(command, arguments)
-    except HolmesError as error:
-        return report(command.verb, error)
-    except KeyboardInterrupt:
-        sys.stderr.write(f"holmes {command.verb}: interrupted\n")
-        return INTERRUPTED
+    with logging_to_stderr(command.verb):
+        try:
+            return _main(command, arguments)
+        except HolmesError as error:
+            return report(command.verb, error)
+        except KeyboardInterrupt:
+            sys.stderr.write(f"holmes {command.verb}: interrupted\n")
+            return INTERRUPTED
 
 
 def complete(command: Command, argv: Sequence[str]) -> int:
@@ -106,7 +120,9 @@ def _main(command: Command, argv: list[str]) -> int:
     _refuse_options(arguments)
     jobs = _Jobs()
     if not (arguments.hydra_help or arguments.shell_completion or arguments.info):
-        _check_before(command, arguments)
+        config = _check_before(command, arguments)
+        if config is not None:
+            return _run_alone(command, config)
     status = _run_hydra(command, [f"holmes {command.verb}", *argv], jobs)
     sys.stdout.flush()
     if len(jobs.outcomes) > 1 and not jobs.shown:
@@ -114,14 +130,20 @@ def _main(command: Command, argv: list[str]) -> int:
     return status
 
 
-def _log_to_stderr(verb: str) -> None:
-    """Send what the library logs to stderr, as the command's own words."""
+@contextmanager
+def logging_to_stderr(verb: str) -> Iterator[None]:
+    """Send what the library logs to stderr meanwhile, as the command's own words."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(f"holmes {verb}: %(message)s"))
     logger = logging.getLogger("holmes_hpc")
-    logger.handlers[:] = [handler]
+    before = logger.handlers[:], logger.level, logger.propagate
+    logger.handlers[:], logger.propagate = [handler], False
     logger.setLevel(logging.INFO)
-    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.handlers[:], logger.propagate = before[0], before[2]
+        logger.setLevel(before[1])
 
 
 def _refuse_options(arguments: Namespace) -> None:
@@ -136,24 +158,34 @@ def _refuse_options(arguments: Namespace) -> None:
             )
 
 
-def _check_before(command: Command, arguments: Namespace) -> None:
-    """Compose and check every job before the first one starts."""
+def _check_before(command: Command, arguments: Namespace) -> DictConfig | None:
+    """Compose and check every job before the first one starts.
+
+    Return the configuration of a single job that needs nothing more of Hydra, which would compose it twice again.
+    """
     overrides = list(arguments.overrides)
-    required = command.cluster_required and not arguments.cfg
+    if arguments.cfg and not arguments.multirun:
+        compose(overrides, cluster_required=False)
+        return None
     if not (arguments.multirun or any(text.strip("+").startswith("hydra.mode=MULTIRUN") for text in overrides)):
-        compose(overrides, cluster_required=required)
-        return
+        config, asks_hydra = compose_job(overrides, cluster_required=command.cluster_required)
+        return None if asks_hydra else config
     if any(text.startswith("hydra/sweeper=") for text in overrides):
-        return  # only that sweeper knows its jobs; each is checked when it starts
-    for config in compose_sweep(overrides, cluster_required=required):
-        _check_writable(Path(config.run.folder))
+        return None  # only that sweeper knows its jobs; each is checked when it starts
+    for config in compose_sweep(overrides, cluster_required=command.cluster_required and not arguments.cfg):
+        check_place(Path(config.run.folder), SWEEPS)
+    return None
 
 
-def _check_writable(folder: Path) -> None:
-    """Check that Hydra can write its record of a sweep below `run.folder`."""
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise ConfigurationError(f"run.folder={folder}: cannot write in {existing}; name another folder.")
+def _run_alone(command: Command, config: DictConfig) -> int:
+    """Act for a single job; an error that nobody foresaw shows its traceback, as under Hydra."""
+    try:
+        return _act(command, config)[0]
+    except Exception:
+        traceback.print_exc()
+        return FAILED
+    finally:
+        sys.stdout.flush()
 
 
 def _run_hydra(command: Command, argv: list[str], jobs: _Jobs) -> int:
@@ -217,8 +249,6 @@ def _act(command: Command, config: DictConfig) -> Outcome:
 
 
 def _table(jobs: _Jobs) -> str:
-    rows = ["", f"{'status':>6}  {'tokens/s':>10}  overrides"]
-    for overrides, (status, tokens_per_second) in jobs.outcomes:
-        speed = "" if tokens_per_second is None else f"{tokens_per_second:.0f}"
-        rows.append(f"{status:>6}  {speed:>10}  {overrides}")
+    rows = ["", f"{'state':<11}  overrides"]
+    rows += [f"{STATES.get(status, str(status)):<11}  {overrides}" for overrides, (status, _) in jobs.outcomes]
     return "\n".join(rows) + "\n"

@@ -19,7 +19,7 @@ def act(config: DictConfig) -> front.Outcome:
 
 
 def sweep(configs: Sequence[DictConfig], words: Sequence[str], place: Path) -> list[front.Outcome] | None:
-    """Submit all jobs of a sweep to Slurm at once; None where they run here, one after another."""
+    """Submit all jobs of a sweep to Slurm at once, or run them here one after another; None for dry runs."""
     from holmes_hpc.launch.sweep import sweep as submit_all
 
     return submit_all(configs, words, place)

@@ -1,5 +1,37 @@
-"""Fixtures of all tests."""
+"""Fixtures of all tests, and a cache of their own."""
 
-from tests.slurm_cluster.fixture import each_slurm, make_slurm, slurm, slurm_accounting
+from __future__ import annotations
 
-__all__ = ["each_slurm", "make_slurm", "slurm", "slurm_accounting"]
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.slurm_cluster.fixture import each_slurm, make_each_slurm, make_slurm, slurm, slurm_accounting
+
+__all__ = ["each_slurm", "make_each_slurm", "make_slurm", "slurm", "slurm_accounting"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_the_tests() -> Iterator[Path]:
+    """Give the tests, and what they start, a cache without the CPU speed that this user's commands kept.
+
+    What other programs keep, such as pip and matplotlib, is linked: making it again would take minutes.
+    """
+    given = os.environ.get("XDG_CACHE_HOME")
+    users = Path(given or Path.home() / ".cache")
+    folder = Path(tempfile.mkdtemp(prefix="holmes-cache-"))
+    folder.chmod(0o755)
+    for path in users.iterdir() if users.is_dir() else ():
+        if path.name != "holmes_hpc":
+            (folder / path.name).symlink_to(path)
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+    if given is None:
+        del os.environ["XDG_CACHE_HOME"]
+    else:
+        os.environ["XDG_CACHE_HOME"] = given

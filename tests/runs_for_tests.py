@@ -6,6 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,27 @@ class Finished:
         """The content of result.json."""
         assert self.folder is not None, self.stderr
         return json.loads((self.folder / "result.json").read_text())
+
+
+def open_to_all(folder: Path) -> None:
+    """Let every user enter a folder that pytest made."""
+    for each in (folder, *folder.parents):
+        if each == Path(tempfile.gettempdir()):
+            return
+        each.chmod(each.stat().st_mode | 0o055)
+
+
+@contextmanager
+def ordinary_user() -> Iterator[None]:
+    """Access files as an ordinary user meanwhile, where the tests run as root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 def environment() -> dict[str, str]:

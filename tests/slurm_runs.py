@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from tests.runs_for_tests import ROOT, newest_run
 from tests.slurm_cluster import SlurmCluster
 
@@ -20,6 +22,8 @@ TINY = [
 PAIR = ["+cluster=mixed", "parallel=holmes", *(f"cluster.partitions.{label}.{key}=1" for label in ("ib", "roce")
                                               for key in ("nodes", "gpus_per_node"))]
 """One rank with InfiniBand and one with RoCE."""
+ENDLESS = ["train.steps=100000", "optimizer.decay_steps=24"]
+"""More steps than any machine finishes while a test looks on; the learning rate of the first ones is that of 24."""
 SLOW_ETHERNET_GBPS = 0.004
 """A rate between the two at which a step takes about a fifth of a second, so that it can be met in mid-run."""
 HOLDING = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
@@ -37,6 +41,7 @@ class SubmittedJob:
 
     def __init__(self, slurm: SlurmCluster, overrides: list[str], **options: Any) -> None:
         self.slurm = slurm
+        self.steps_before_restart = 0
         done = holmes(slurm, "train", [*PAIR, *TINY, "launch.wait=false", "launch.signal_seconds=1", *overrides],
                       **options)
         folder = newest_run(slurm.shared)
@@ -78,6 +83,28 @@ class SubmittedJob:
 
     def wait_for_steps(self, count: int) -> None:
         self.wait(lambda: len(self.rows) >= count, f"{count} steps")
+
+    def wait_for_restart(self, more_steps: int = 2) -> None:
+        """Wait until the job was started again and has gone on for some steps."""
+        def has_gone_on() -> bool:
+            if (self.read("job.json") or {}).get("restarts", 0) < 1:
+                return False
+            self.steps_before_restart = self.steps_before_restart or len(self.rows)
+            return len(self.rows) >= self.steps_before_restart + more_steps
+
+        self.wait(has_gone_on, f"a restart and {more_steps} steps")
+
+    def complete_after(self, more_steps: int) -> None:
+        """Let the next start of an endless run complete after some more steps."""
+        config = OmegaConf.load(self.folder / "config.yaml")
+        config.train.steps = self.steps[-1] + more_steps
+        OmegaConf.save(config, self.folder / "config.yaml")
+
+    def cancel(self) -> None:
+        """Cancel the job and wait until nothing is left of it."""
+        self.slurm.run(f"scancel {self.id}")
+        self.slurm.wait_for(self.id)
+        self.wait_until_gone()
 
     def wait_for_result(self, status: str, seconds: float = 90) -> dict[str, Any]:
         """Wait until result.json says `status`."""

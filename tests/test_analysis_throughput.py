@@ -11,6 +11,7 @@ import pytest
 from matplotlib import image
 
 from analysis import printing
+from analysis.reading import read_runs
 from analysis.throughput import main
 from tests.run_folders import make_plan, make_run, metric
 
@@ -60,14 +61,15 @@ def test_one_run_prints_its_table_and_draws_into_its_folder(run, capsys):
     assert max(len(line) for line in table) <= 100
 
 
-def test_several_runs_draw_into_the_current_or_the_named_folder(run, tmp_path, monkeypatch, capsys):
+def test_several_runs_draw_into_the_folder_that_holds_them_or_the_named_one(run, tmp_path, monkeypatch, capsys):
     make_run(tmp_path / "runs", "other", plan=make_plan("megatron"), metrics=[metric(s, 0.2) for s in range(1, 9)])
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
     (run / "ranks" / "rank-0.jsonl").unlink()
     assert main([str(tmp_path / "runs"), "--by", "strategy"]) == 0
-    assert pictures(here) == {"throughput.png", "loss.png", "timeline.png"}
+    assert pictures(run.parent) == {"throughput.png", "loss.png", "timeline.png"}
+    assert not list(here.iterdir())
     assert main([str(run), "--out", str(tmp_path / "new" / "out")]) == 0
     assert pictures(tmp_path / "new" / "out") == {"throughput.png", "loss.png", "timeline.png"}
     assert not list(run.glob("*.png"))
@@ -151,6 +153,30 @@ def test_titles_name_every_machine_and_the_chosen_step(run, tmp_path, monkeypatc
         assert len(found[name]) == 2
         assert found[name][0].endswith("emulated cluster") and found[name][1].endswith("real hardware")
     assert "step 4" in found["timeline.png"][0] and "mixed/20261003T120000-ab12" in found["timeline.png"][0]
+
+
+def test_measured_figures_stand_with_their_bar_and_a_run_without_steps_says_why(tmp_path, monkeypatch):
+    """A bar of 40,960 tokens/s, predicted 51,200; its baseline of 20,480; one that failed and one that began."""
+    from analysis import pictures as drawing
+    from analysis.tables import runs_table
+
+    written = {}
+    monkeypatch.setattr(drawing, "_write", lambda axes, text, x, y, colour="": written.__setitem__(text, (x, round(y))))
+    steps = [metric(step) for step in range(1, 9)]
+    make_run(tmp_path, "a", metrics=steps, result=DONE)
+    make_run(tmp_path, "b", plan=make_plan("megatron"), metrics=[metric(step, 0.2) for step in range(1, 9)])
+    make_run(tmp_path, "c", result={**DONE, "status": "failed", "error": "rank 3 died"})
+    make_run(tmp_path, "d")
+    table = runs_table(read_runs(tmp_path))
+    assert (table["predicted_tokens_per_second"] == 51200).all()
+    drawing.throughput_picture(table, tmp_path / "all.png")
+    places = {name.split("/")[-1]: place for place, name in enumerate(table["run"])}
+    assert written == {
+        "40,960 \N{MIDDLE DOT} 2.00x megatron": (0, places["a"]),
+        "20,480": (0, places["b"]),
+        "failed before a step was measured": (0, places["c"]),
+        "no step measured yet": (0, 0),  # in a panel of its own: nothing says yet what machine it is on
+    }
 
 
 def test_help_and_module_start_without_torch(run):

@@ -150,15 +150,15 @@ import sys
 from pathlib import Path
 from omegaconf import OmegaConf
 from holmes_hpc.cluster import ClusterDescription
-from holmes_hpc.front import _log_to_stderr
+from holmes_hpc.front import logging_to_stderr
 from holmes_hpc.launch.here import run_here
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.values import Plan
 folder = RunFolder.open(Path(sys.argv[1]))
 config = OmegaConf.load(folder.config_path)
-_log_to_stderr("train")
 plan = Plan.from_json(folder.plan_path.read_text())
-sys.exit(run_here(plan, config, ClusterDescription.from_config(config.cluster), folder, sys.argv[2]))
+with logging_to_stderr("train"):
+    sys.exit(run_here(plan, config, ClusterDescription.from_config(config.cluster), folder, sys.argv[2]))
 """
 
 

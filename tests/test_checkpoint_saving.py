@@ -230,7 +230,8 @@ def test_a_full_disk(policy):
 
 def test_a_read_only_folder_is_said_before_the_first_step():
     result, left = within("mount -t tmpfs -o ro tmpfs /mnt", "stop")
-    assert result.startswith("['CheckpointError', 'CheckpointError'] checkpoints cannot be written: /mnt/.probe.t ")
+    assert result.startswith("['CheckpointError', 'CheckpointError'] checkpoints cannot be written: rank 0 on "
+                             "node ib/0: /mnt/.probe.t ")
     assert "Read-only file system" in result
     assert left == "[] []"
 

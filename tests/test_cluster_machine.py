@@ -4,10 +4,12 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
-from holmes_hpc.cluster import ClusterDescription, LinkRate, Machine
-from holmes_hpc.cluster.host import host_memory_gib, measured_matmul_gflops, measured_speed
+from holmes_hpc.cluster import ClusterDescription, LinkRate, Machine, host, kept_speed
+from holmes_hpc.cluster.host import HostSpeed, host_memory_gib, measured_matmul_gflops, measured_speed
+from holmes_hpc.config.compose import compose
 from holmes_hpc.config.schema import Cluster
 from holmes_hpc.errors import ConfigurationError, NetworkError, RunFailedError
+from holmes_hpc.planner import plan
 
 TEXT = """
 name: mixed
@@ -108,15 +110,99 @@ def test_a_described_cpu_shares_the_memory_of_its_node():
     assert machine.memory_gib(machine.cluster.nodes[0]) == pytest.approx(host_memory_gib() / 4)
 
 
-def test_a_failed_measurement_is_told(monkeypatch):
+@pytest.fixture
+def new_cache(tmp_path, monkeypatch):
+    """An empty cache, and a process that has measured nothing."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     measured_speed.cache_clear()
+    yield tmp_path / "cache"
+    measured_speed.cache_clear()
+
+
+@pytest.fixture
+def measurements(monkeypatch):
+    """Count measurements, each of which finds another speed."""
+    found = []
+
+    def measure():
+        found.append(HostSpeed(10.0 + len(found), 20.0))
+        return found[-1]
+
+    monkeypatch.setattr(host, "_measure", measure)
+    return found
+
+
+def test_a_speed_is_measured_once_and_kept_for_later_commands(new_cache, measurements):
+    assert not new_cache.exists()
+    for _ in range(3):
+        assert measured_speed() == HostSpeed(10.0, 20.0)
+        measured_speed.cache_clear()  # as another command would
+    assert len(measurements) == 1
+    (file,) = new_cache.rglob("*.json")
+    assert f"10.0 GFLOP/s, as measured once and kept in {file}; remove that file" in host.speed_words()
+    file.unlink()
+    measured_speed.cache_clear()
+    assert measured_speed() == HostSpeed(11.0, 20.0)
+
+
+def test_a_speed_of_another_machine_is_not_used(new_cache, measurements, monkeypatch):
+    measured_speed()
+    monkeypatch.setattr(kept_speed, "_cpu_model", lambda: "another CPU")
+    measured_speed.cache_clear()
+    assert measured_speed() == HostSpeed(11.0, 20.0)
+    assert len(list(new_cache.rglob("*.json"))) == 2
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "[]", '{"matmul_gflops": 0, "copy_gb_per_second": 1}',
+                                    '{"matmul_gflops": "fast", "copy_gb_per_second": 1}',
+                                    '{"matmul_gflops": NaN, "copy_gb_per_second": 1}'])
+def test_a_damaged_file_is_replaced(damage, new_cache, measurements):
+    measured_speed()
+    (file,) = new_cache.rglob("*.json")
+    file.write_text(damage)
+    measured_speed.cache_clear()
+    assert measured_speed() == HostSpeed(11.0, 20.0)
+    measured_speed.cache_clear()
+    assert measured_speed() == HostSpeed(11.0, 20.0)
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere", "/dev/null"])
+def test_a_cache_that_cannot_be_written_costs_a_measurement_each_time(place, new_cache, measurements, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", place)
+    assert measured_speed() == HostSpeed(10.0, 20.0)
+    assert "not kept" in host.speed_words()
+    measured_speed.cache_clear()
+    assert measured_speed() == HostSpeed(11.0, 20.0)
+
+
+def test_without_a_home_directory_nothing_is_kept(new_cache, measurements, monkeypatch):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(kept_speed.Path, "home", homeless)
+    assert measured_speed() == HostSpeed(10.0, 20.0)
+    assert "a home directory cannot be written" in host.speed_words()
+
+
+def test_a_failed_measurement_is_told(new_cache, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     with pytest.raises(RunFailedError, match="could not be measured"):
         measured_speed()
-    measured_speed.cache_clear()
+    assert not new_cache.exists()
 
 
 def test_the_floor_loads_no_torch():
     code = "import sys, holmes_hpc.cluster; print('torch' in sys.modules, 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_a_plan_of_this_machine_is_the_same_for_every_command_and_says_why(new_cache, measurements):
+    config = compose(["+cluster=laptop", "launch.mode=local"])
+    texts = set()
+    for _ in range(2):
+        texts.add(plan(config, mode="local").to_json())
+        measured_speed.cache_clear()
+    assert len(texts) == 1
+    assert f"kept in {new_cache}" in texts.pop()

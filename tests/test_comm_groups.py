@@ -104,15 +104,18 @@ EIGHT = tiny_plan(
 )
 
 
-def seconds_to_connect(given):
-    began = time.monotonic()
-    connected(given, EIGHT)
-    return time.monotonic() - began
+def connected_groups(given):
+    communicator = connected(given, EIGHT, start_timeout=30.0)
+    numbers = torch.full((1,), float(given.rank))
+    dist.all_reduce(numbers, group=communicator.world)
+    return sum(given.rank in group.ranks for group in EIGHT.groups), int(numbers)
 
 
-def test_eight_ranks_start_twenty_groups_quickly():
-    # About 0.2 s on two idle cores; the bound only catches waits.
-    assert max(run_ranks(8, seconds_to_connect)) < 5.0
+def test_eight_ranks_start_twenty_groups_within_the_start_timeout():
+    """Groups that wait for each other in a circle would not get there in any time."""
+    outcomes = run_ranks(8, connected_groups)
+    assert [total for _, total in outcomes] == [28] * 8
+    assert sum(mine for mine, _ in outcomes) == sum(len(group.ranks) for group in EIGHT.groups)
 
 
 def absent_peer(given):
@@ -153,10 +156,13 @@ def test_missing_interface_is_named_by_the_rank_that_lacks_it():
     assert "could not connect the data group of ranks 0 on ib/0, 1 on roce/0" in messages[1]
 
 
+PEERS_SLEEP_SECONDS = 2.5
+
+
 def silent_peer(given):
     communicator = connected(given, FOUR, train_timeout=0.6)
     if given.rank in (1, 3):
-        time.sleep(1.6)
+        time.sleep(PEERS_SLEEP_SECONDS)
         return None
     began = time.monotonic()
     with pytest.raises(NetworkError) as caught:
@@ -172,7 +178,7 @@ def test_training_timeout_holds_after_the_start():
     results = run_ranks(4, silent_peer)
     for rank in (0, 2):
         seconds, message = results[rank]
-        assert 0.3 < seconds < 1.5
+        assert 0.3 < seconds < PEERS_SLEEP_SECONDS, "by the timeout of 0.6 s, not because the peers left"
         assert "the world group of ranks 0 on ib/0, 1 on roce/0" in message
         assert "train.timeout_seconds (now 0.6)" in message
 
@@ -193,8 +199,8 @@ def test_dead_peer_breaks_the_group():
     assert outcomes[1].error == "died"
     ended = [outcomes[rank].value for rank in (0, 2, 3)]
     # Its neighbours notice at once, the others when these end or after the timeout.
-    assert min(seconds for seconds, _ in ended) < 1.0
-    assert max(seconds for seconds, _ in ended) < 4.0
+    assert min(seconds for seconds, _ in ended) < 2.0, "before the timeout of 2 s"
+    assert max(seconds for seconds, _ in ended) < 30.0
     assert all("the world group of ranks 0 on ib/0, 1 on roce/0" in message for _, message in ended)
 
 
@@ -208,11 +214,11 @@ def test_wrong_calls_are_refused_before_anything_is_built():
 def fail_on_one(given):
     if given.rank == 1:
         raise KeyError("broken")
-    time.sleep(30)
+    time.sleep(60)
 
 
 def test_helper_reports_the_failed_rank_and_ends_the_others():
     began = time.monotonic()
     with pytest.raises(RankFailedError, match="rank 1: KeyError"):
         run_ranks(2, fail_on_one)
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 30.0, "it does not wait for the one that sleeps"

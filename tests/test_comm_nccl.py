@@ -87,8 +87,14 @@ def test_disabled_infiniband_is_refused():
         nccl.check_environment({"NCCL_IB_DISABLE": "1"})
 
 
-def test_harmless_environment_is_accepted():
-    nccl.check_environment({"NCCL_DEBUG": "INFO", "NCCL_NET_GDR_LEVEL": "PHB", "NCCL_IB_DISABLE": "0"})
+def test_harmless_environment_is_accepted_and_left_alone():
+    """Only what chooses one network for all groups is refused: the same variables with one that does are."""
+    harmless = {"NCCL_DEBUG": "INFO", "NCCL_NET_GDR_LEVEL": "PHB", "NCCL_IB_DISABLE": "0"}
+    given = dict(harmless)
+    assert nccl.check_environment(given) is None
+    assert given == harmless
+    with pytest.raises(ConfigurationError, match="NCCL_NET=Socket"):
+        nccl.check_environment({**harmless, "NCCL_NET": "Socket"})
 
 
 def test_torch_without_nccl_is_named():
@@ -98,7 +104,7 @@ def test_torch_without_nccl_is_named():
         nccl.new_options()
 
 
-def test_groups_are_bound_to_the_gpu_and_given_their_network(monkeypatch):
+def test_a35_groups_are_bound_to_the_gpu_and_given_their_network(monkeypatch):
     calls = []
     monkeypatch.setattr(nccl.dist, "get_rank", lambda: 2)
     monkeypatch.setattr(nccl.dist, "new_group", lambda ranks, **given: calls.append((ranks, given)) or "made")

@@ -15,6 +15,8 @@ import pytest
 from holmes_hpc.emulation.namespaces import namespaces_available
 from holmes_hpc.runs.job import process_start
 
+END_SECONDS = 30
+"""How soon a killed run is over, as docs promise."""
 ROOT = Path(__file__).parent.parent
 PROGRAM = Path(__file__).with_name("world_program.py")
 NOBODY = 65534
@@ -95,12 +97,11 @@ def test_a_kill_of_any_process_leaves_nothing(program, victim):
     assert Path(f"/proc/{rank_pid}/comm").read_text().strip() == "rank1 ib-1"
     began = time.monotonic()
     os.kill(program.pids[victim], signal.SIGKILL)
-    program.process.wait(10)
-    deadline = time.monotonic() + 5
+    program.process.wait(END_SECONDS)
+    deadline = began + END_SECONDS
     while program.left() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert program.left() == []
-    assert time.monotonic() - began < 5
     assert _names_in_run() == names
     events = program.remaining_events()
     if victim == "main":
@@ -123,6 +124,6 @@ def test_a_rank_sees_its_own_pid_and_the_main_process_the_outer_one(program):
 @pytest.mark.emulated
 def test_init_ends_its_ranks_on_a_signal(program):
     os.kill(program.pids["init"], signal.SIGTERM)
-    program.process.wait(10)
+    program.process.wait(END_SECONDS)
     assert program.left() == []
     assert program.remaining_events()[-1] == {"event": "status", "status": 128 + 15}

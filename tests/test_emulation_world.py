@@ -84,7 +84,6 @@ def test_wait_gives_up_after_its_time_and_kill_ends_all(tmp_path):
     assert list(world.events(timeout_seconds=10)) == [{"event": "waited", "result": None}]
     assert world.poll() is None
     rank, = world.outer_pids().values()
-    time.monotonic()
     world.kill()
     assert world.poll() == 128 + signal.SIGKILL
     for pid in (world.mid_pid, world.init_pid, rank):

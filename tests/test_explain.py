@@ -71,7 +71,7 @@ def test_shares_add_up_and_agree_with_the_prediction():
     config, chosen = made(*TWO_STAGES, *SLOW)
     mean = explain(config, chosen).limits.mean
     assert mean.compute + mean.neighbours + mean.sums == pytest.approx(1)
-    assert 1 - mean.compute == pytest.approx(chosen.predicted.bubble_fraction)
+    assert 1 - mean.compute == pytest.approx(chosen.predicted.idle_fraction)
     assert min(mean.compute, mean.neighbours, mean.sums) > 0
 
 
@@ -95,7 +95,8 @@ def test_sums_are_what_ranks_wait_for_after_their_last_backward():
     ([*TWO_STAGES, "model.hidden_size=1024", "train.global_batch_size=256", "parallel.schedule=zero_bubble",
       "parallel.warmup_extra=8", "cluster.partitions.ib.ethernet_gbps=1", "cluster.partitions.roce.ethernet_gbps=1"],
      "Ethernet of "),
-    ([*TWO_STAGES, "model.vocab_size=65536", "model.hidden_size=1024", "train.global_batch_size=16"], "sums of gradients over ib, roce"),
+    ([*TWO_STAGES, "model.vocab_size=65536", "model.hidden_size=1024", "train.global_batch_size=16"],
+     "sums of gradients over ib, roce"),
     ([*TWO_STAGES, "model.num_layers=8", "model.hidden_size=2048", "parallel.layer_split=[7,1]",
       "train.global_batch_size=128", "model.sequence_length=1024"], "the computing of stage 0"),
     ([*TWO_STAGES, *SLOW, "train.global_batch_size=16"], "the bubble"),
@@ -130,8 +131,8 @@ def test_changes_name_what_is_open():
     assert not {"untied embeddings", "bfloat16"} & set(untied)
     assert any(words.startswith("the schedule zero_bubble") for words in untied)  # the baseline asks for 1F1B
     assert "micro-batches of 8 instead of 16" in changes(
-        "+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=4", "model=gpt2_small", "train.precision=bfloat16",
-        "parallel.pipeline=4", "parallel.micro_batch_size=16")
+        "+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=4", "model=gpt2_small",
+        "train.precision=bfloat16", "parallel.pipeline=4", "parallel.micro_batch_size=16")
 
 
 def test_what_does_not_fit_into_memory_is_no_change():
@@ -188,8 +189,8 @@ def test_long_steps_are_shortened():
 
 
 def test_folded_ranks_wait_as_long():
-    config, chosen = made(*TWO_STAGES, "cluster.partitions.ib.gpus_per_node=4", "cluster.partitions.roce.gpus_per_node=4",
-                          "parallel.tensor=2")
+    config, chosen = made(*TWO_STAGES, "cluster.partitions.ib.gpus_per_node=4",
+                          "cluster.partitions.roce.gpus_per_node=4", "parallel.tensor=2")
     task, layout = restore(config, chosen)
     whole, folded = (retrace(task, layout, chosen.schedule, folded=each) for each in (False, True))
     assert folded.step_seconds == pytest.approx(whole.step_seconds)
@@ -209,6 +210,20 @@ def test_the_panel_holds_what_was_simulated():
     sent = links[(links["link"] == "Ethernet of ib/0, sending") & (links["kind"] == "SA")]
     assert len(sent) == 4  # two pipelines, two micro-batches
     assert "predicted, the cluster as described" in panel.title and "holmes PP2xDP4" in panel.title
+
+
+def test_links_beyond_the_most_are_counted_in_the_title_and_the_busiest_drawn(monkeypatch):
+    config, chosen = made(*TWO_STAGES)
+    monkeypatch.setattr("analysis.predicted.MOST_LINKS", 1000)
+    whole = predicted_panel(config, chosen)
+    seconds = (whole.links["end"] - whole.links["start"]).groupby(whole.links["link"]).sum()
+    monkeypatch.setattr("analysis.predicted.MOST_LINKS", 3)
+    panel = predicted_panel(config, chosen)
+    drawn = set(panel.links["link"])
+    assert len(drawn) == 3 < len(seconds)
+    assert seconds[list(drawn)].min() >= seconds.drop(list(drawn)).max()
+    assert f"the 3 busiest of {len(seconds)} links" in panel.title.replace("\n", " ")
+    assert "busiest" not in whole.title
 
 
 def test_the_picture_is_drawn(tmp_path, capsys):

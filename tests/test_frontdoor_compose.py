@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from omegaconf import OmegaConf
 
 from holmes_hpc import front
 from holmes_hpc.config import folders
-from holmes_hpc.config.compose import compose, compose_sweep
+from holmes_hpc.config.compose import compose, compose_job, compose_sweep
 from holmes_hpc.config.help import GROUPS, help_text
 from holmes_hpc.errors import ConfigurationError, RunFailedError
 
@@ -80,6 +81,26 @@ def test_a_users_own_cluster_is_listed_and_nearly_matched(site: Path) -> None:
     assert "centre" in help_text("train", "", CONF)
 
 
+def test_a_single_job_is_left_to_hydra_only_where_it_sets_something_of_hydras(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "centre.yaml").write_text(
+        "# @package _global_\ncluster: {name: centre, partitions: {a: {nodes: 1}}}\n"
+        "hydra: {job: {env_set: {WHERE: centre}}}\n")
+    search = f"hydra.searchpath=[{tmp_path}]"
+    for overrides, left in (([], False), ([search], False), (["hydra.verbose=true"], True),
+                            (["hydra.run.dir=elsewhere"], True), (["hydra/job_logging=default"], True)):
+        config, asks_hydra = compose_job(["+cluster=mixed", *overrides])
+        assert asks_hydra == left, overrides
+        assert config == compose(["+cluster=mixed", *overrides])
+    assert compose_job(["+cluster=centre", search])[1]
+    seen: list[str | None] = []
+    command = front.Command("plan", "", lambda config: (seen.append(os.environ.get("WHERE")) or 0, None))
+    monkeypatch.chdir(tmp_path)
+    assert front.main(command, ["+cluster=centre", search]) == 0
+    assert seen == ["centre"]
+
+
 def test_a_search_path_is_used_and_listed(tmp_path: Path) -> None:
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "centre.yaml").write_text("name: centre\npartitions: {a: {nodes: 1}}\n")
@@ -110,8 +131,10 @@ def test_times_stay_text(site: Path) -> None:
     ("partitions: {a: {nodes: 1}}\n", ["cluster.name: needs a value"]),
     ("defaults: [mixd]\n", ["cluster/ours.yaml", "cluster/mixd"]),
     ("- a\n", ["cluster/ours.yaml", "list"]),
-    ("hello\n", ["cluster.hello: no such key"]),
-    ("", ["+cluster=NAME"]),
+    ("hello\n", ["cluster/ours.yaml", "a single value", "KEY: VALUE"]),
+    ("", ["cluster/ours.yaml", "empty", "partitions: {LABEL"]),
+    ("name: ours\nnodes: ${oops\n", ["cluster/ours.yaml", "${...}"]),
+    ("name: ours\npartitions: {a: {nodes: 0}}\n", ["cluster/ours.yaml", "partitions.a.nodes=0"]),
     ("# @package _global_\nspeed: 3\n", ["cluster/ours.yaml", "speed: no such key"]),
 ])
 def test_a_wrong_file_is_named(site: Path, text: str, contains: list[str]) -> None:
@@ -192,7 +215,8 @@ def test_a_sweep_runs_every_job_and_fails_when_one_does(
         ("mixed", "holmes"), ("mixed", "megatron"), ("ib", "holmes"), ("ib", "megatron")
     ]
     table = capsys.readouterr().err
-    assert "+cluster=ib parallel=megatron" in table and "tokens/s" in table
+    assert [line.split() for line in table.splitlines()[-2:]] == [
+        ["done", "+cluster=ib", "parallel=holmes"], ["done", "+cluster=ib", "parallel=megatron"]]
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     assert [path.name for path in (tmp_path / "runs").rglob("*.yaml")] == ["multirun.yaml"]
 

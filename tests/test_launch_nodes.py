@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.cluster.nccl import check_environment, device_index, node_environment
+from holmes_hpc.cluster.slurm import read_step
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError, NetworkError, PlanRefusedError
+from holmes_hpc.launch import slurm_rank
 from holmes_hpc.launch.allocation import Allocation, ExcludeNodesError, GivenNode, allocate
+from holmes_hpc.launch.backend import decide_backend
 from holmes_hpc.launch.mismatch import Mismatch, find_mismatches
 from holmes_hpc.launch.node_report import NodeReport, read_node
+from holmes_hpc.launch.stopping import Stopping
 from holmes_hpc.planner import bind, plan
+from holmes_hpc.runs import RunFolder, Start
 from holmes_hpc.values import Plan
 
 ADDRESSES = {"lo": "127.0.0.1", "eth0": "10.0.0.1", "ib0": "10.1.0.1", "roce0": "10.2.0.1"}
 SETTINGS = ["+cluster=mixed", "parallel=holmes", "model.tied_embeddings=false",
             *(f"cluster.partitions.{label}.gpus_per_node=1" for label in ("ib", "roce"))]
+GLOO = "launch.backend=gloo"
 
 
 def lay_out(root: Path, interfaces: dict[str, str], ports: dict[str, tuple[str, str, str]], gpus: int = 1) -> Path:
@@ -75,7 +83,7 @@ def good(tmp_path: Path) -> list[NodeReport]:
             report(tmp_path, "roce-1", ports={"mlx5_0": ROCE}), report(tmp_path, "roce-2", ports={"mlx5_0": ROCE})]
 
 
-def test_nodes_as_described_pass_with_unlike_names_of_adapters(tmp_path: Path) -> None:
+def test_a37_nodes_as_described_pass_with_unlike_names_of_adapters(tmp_path: Path) -> None:
     reports = good(tmp_path)
     assert found(reports) == []
     assert found(reports, verbs=False) == []
@@ -93,7 +101,7 @@ def test_nodes_as_described_pass_with_unlike_names_of_adapters(tmp_path: Path) -
     ({"mlx5_0": HDR}, 0, "1 GPUs (a100-80g), found 0"),
     ({"mlx5_0": HDR, "mlx5_1": HDR}, 1, "1 adapters as on the other nodes of the fabric ib, found 2"),
 ])
-def test_one_bad_node_is_named_with_what_it_has(tmp_path: Path, ports: dict[str, tuple[str, str, str]], gpus: int,
+def test_a34_one_bad_node_is_named_with_what_it_has(tmp_path: Path, ports: dict[str, tuple[str, str, str]], gpus: int,
                                                 words: str) -> None:
     reports = good(tmp_path)
     three = ["cluster.partitions.ib.nodes=3"]
@@ -150,12 +158,12 @@ def test_mismatch_fails_goes_on_over_ethernet_or_excludes(tmp_path: Path) -> Non
     reports = good(tmp_path)
     reports[1] = dataclasses.replace(reports[1], interfaces={"lo": "127.0.0.1", "eth0": "10.0.0.2"}, down=("ib0",))
     with pytest.raises(NetworkError, match=r"ib-2.*ib0 is down.*on_mismatch=ethernet"):
-        allocated(tmp_path, [0, 1, 2, 3], reports=reports)
+        allocated(tmp_path, [0, 1, 2, 3], GLOO, reports=reports)
     with pytest.raises(ExcludeNodesError) as excluded:
-        allocated(tmp_path, [0, 1, 2, 3], "launch.on_mismatch=exclude_node", reports=reports)
+        allocated(tmp_path, [0, 1, 2, 3], GLOO, "launch.on_mismatch=exclude_node", reports=reports)
     assert excluded.value.nodes == ("ib-2",)
     assert excluded.value.exit_status == 3
-    over, where = allocated(tmp_path, [0, 1, 2, 3], "launch.on_mismatch=ethernet", reports=reports)
+    over, where = allocated(tmp_path, [0, 1, 2, 3], GLOO, "launch.on_mismatch=ethernet", reports=reports)
     assert where.ethernet_only == ("ib-2",)
     with_bad = [group for group in over.groups if 1 in group.ranks and len(group.ranks) > 1]
     assert {group.network for group in with_bad} == {"ethernet"}
@@ -165,12 +173,56 @@ def test_mismatch_fails_goes_on_over_ethernet_or_excludes(tmp_path: Path) -> Non
 def test_ethernet_cannot_stand_in_for_itself_and_a_wrong_description_excludes_nobody(tmp_path: Path) -> None:
     reports = good(tmp_path)
     with pytest.raises(NetworkError, match="Ethernet does not help"):
-        allocated(tmp_path, [0, 1, 2, 3], "launch.on_mismatch=ethernet", "cluster.partitions.ib.interface=eno1",
+        allocated(tmp_path, [0, 1, 2, 3], GLOO, "launch.on_mismatch=ethernet", "cluster.partitions.ib.interface=eno1",
                   reports=reports)
     with pytest.raises(NetworkError, match=r"cluster\.partitions\.ib is wrong rather than they") as error:
-        allocated(tmp_path, [0, 1, 2, 3], "launch.on_mismatch=exclude_node",
+        allocated(tmp_path, [0, 1, 2, 3], GLOO, "launch.on_mismatch=exclude_node",
                   "cluster.partitions.ib.fabric_interface=ib7", reports=reports)
     assert not isinstance(error.value, ExcludeNodesError)
+
+
+def test_auto_is_nccl_for_all_where_nodes_report_gpus(tmp_path: Path) -> None:
+    with_gpus = good(tmp_path)
+    without = [dataclasses.replace(each, gpus=0) for each in with_gpus]
+    one_without = [*with_gpus[:3], without[3]]
+    described = mixed().nodes
+    on_cpus = mixed(*(f"cluster.partitions.{label}.gpu=cpu" for label in ("ib", "roce"))).nodes
+    for wanted, nodes, reports, backend in (
+            ("auto", described, with_gpus, "nccl"), ("gloo", described, with_gpus, "gloo"),
+            ("auto", described, without, "gloo"), ("nccl", described, without, "nccl"),
+            ("auto", on_cpus, with_gpus, "gloo"), ("auto", described, one_without, "nccl")):
+        assert decide_backend(wanted, list(zip(nodes, reports, strict=True))) == backend
+    with pytest.raises(NetworkError, match=r"node roce-2: expected 1 GPUs .*found 0"):
+        allocated(tmp_path, [0, 1, 2, 3], reports=one_without)
+
+
+@pytest.mark.parametrize(("backend", "gpus", "environment"), [
+    ("auto", 1, {"NCCL_IB_HCA": "=mlx5_0", "NCCL_IB_GID_INDEX": "3", "NCCL_SOCKET_IFNAME": "=eth0"}),
+    ("nccl", 1, {"NCCL_IB_HCA": "=mlx5_0", "NCCL_IB_GID_INDEX": "3", "NCCL_SOCKET_IFNAME": "=eth0"}),
+    ("auto", 0, {}),
+])
+def test_a_rank_is_given_its_nodes_adapters_wherever_nccl_is_used(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, gpus: int, environment: dict[str, str]) -> None:
+    told: dict[str, str] = {}
+    step = {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "0", "SLURM_JOB_NODELIST": "n1", "SLURM_STEP_NODELIST": "n1",
+            "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0",
+            "SLURMD_NODENAME": "n1", "SLURM_GTIDS": "0"}
+    roce = report(tmp_path, "n1", ports={"mlx5_0": ROCE}, gpus=gpus)
+    monkeypatch.setattr(slurm_rank, "read_node", lambda name: roce)
+    monkeypatch.setattr(slurm_rank.os, "environ", told)
+    config = compose(["+cluster=roce", "model.tied_embeddings=false", f"launch.backend={backend}",
+                      *(f"cluster.partitions.roce.{setting}" for setting in (
+                          "nodes=1", "gpus_per_node=1", "hca=mlx5_0", "gid_index=3", "interface=eth0"))])
+    folder = RunFolder.create(tmp_path, "run")
+    folder.write_text(folder.plan_path, plan(config, mode="slurm").to_json())
+    layout = read_step(step)
+    stopping = cast(Stopping, SimpleNamespace(requested=bool))  # a real one takes the signals of this process
+    settings = slurm_rank._prepare(config, Start(folder, layout.name), layout, stopping)
+    assert (settings.backend, told) == ("nccl" if gpus else "gloo", environment)
+    if gpus:
+        told["NCCL_NET"] = "IB"
+        with pytest.raises(ConfigurationError, match="NCCL_NET=IB"):
+            slurm_rank._prepare(config, Start(folder, layout.name), layout, stopping)
 
 
 def test_ranks_of_a_node_are_consecutive(tmp_path: Path) -> None:
@@ -182,14 +234,14 @@ def test_ranks_of_a_node_are_consecutive(tmp_path: Path) -> None:
                                                           for n in (0, 1)}), nodes)
 
 
-def test_device_is_number_zero_where_one_is_visible() -> None:
+def test_a19_device_is_number_zero_where_one_is_visible() -> None:
     assert [device_index(5, 1, 8), device_index(5, 8, 8), device_index(0, 1, 1), device_index(1, 4, 2)] == [0, 5, 0, 1]
     for local_rank, visible, tasks in ((3, 2, 4), (0, 0, 1), (1, 2, 4)):
         with pytest.raises(ConfigurationError, match="gpus_per_node"):
             device_index(local_rank, visible, tasks)
 
 
-def test_nccl_is_told_exact_names_and_no_network_for_all() -> None:
+def test_a38_nccl_is_told_exact_names_and_no_network_for_all() -> None:
     assert node_environment("mlx5_0,mlx5_3", 3, "eth0") == {
         "NCCL_IB_HCA": "=mlx5_0,mlx5_3", "NCCL_IB_GID_INDEX": "3", "NCCL_SOCKET_IFNAME": "=eth0"}
     with pytest.raises(ConfigurationError, match="NCCL_NET"):

@@ -92,7 +92,8 @@ def test_layout_strings_say_the_layers(layers):
 
 def test_even_layers_need_no_layout():
     assert map_plan(SIXTEEN).layout is None
-    assert "--pipeline-model-parallel-layout" not in files(MIXED, "parallel=holmes", "parallel.pipeline=2")["arguments.sh"]
+    arguments = files(MIXED, "parallel=holmes", "parallel.pipeline=2")["arguments.sh"]
+    assert "--pipeline-model-parallel-layout" not in arguments
 
 
 FOUR_STAGES = [MIXED, "parallel=holmes", "parallel.pipeline=4", "parallel.micro_batch_size=2", "model.num_layers=7",
@@ -254,8 +255,8 @@ def test_networks_that_megatron_cannot_name_are_left_to_nccl():
 
 
 def test_one_fabric_needs_no_wrapper_and_llamas_have_their_arguments():
-    made = files("+cluster=ib", "model=llama_tiny", "parallel=megatron", "parallel.tensor=2", "train.precision=bfloat16",
-                 "parallel.sequence_parallel=true", "parallel.recompute=full")
+    made = files("+cluster=ib", "model=llama_tiny", "parallel=megatron", "parallel.tensor=2",
+                 "train.precision=bfloat16", "parallel.sequence_parallel=true", "parallel.recompute=full")
     assert "world_group" not in made["run.sh"] and "world_group.py" not in made
     arguments = made["arguments.sh"]
     for words in ("--tensor-model-parallel-size 2", "--sequence-parallel", "--recompute-granularity full",
@@ -281,13 +282,15 @@ def test_the_fastest_expressible_plan_is_taken_and_priced_as_megatron_runs_it():
     (with_pipelines((4, [((0,), 2), ((1,), 2)]), (4, [((2,), 4)])), "2 stages beside 1 stages"),
     (with_pipelines((4, [((0,), 2), ((1,), 2)]), (4, [((2,), 1), ((3,), 3)])), "layers 2+2 beside layers 1+3"),
     (with_pipelines((4, [((0,), 2), ((1,), 2)]), (6, [((2,), 2), ((3,), 2)])), "4 micro-batches beside 6"),
-    (with_pipelines((4, [((0, 1), 2), ((2, 3), 2)]), (4, [((4,), 2), ((5,), 2)])), "degrees 2+2 beside tensor-parallel degrees 1+1"),
+    (with_pipelines((4, [((0, 1), 2), ((2, 3), 2)]), (4, [((4,), 2), ((5,), 2)])),
+     "degrees 2+2 beside tensor-parallel degrees 1+1"),
     (with_pipelines((4, [((0, 1), 2), ((2,), 2)])), "tensor-parallel degrees 2+1"),
     (with_pipelines((4, [((0,), 2), ((2,), 2)]), (4, [((1,), 2), ((2,), 2)])), "data-parallel degrees 2, 1"),
     (with_pipelines((4, [((0,), 2), ((1,), 2)]), (4, [((1,), 2), ((0,), 2)])), "rank 1 is in pipelines 0 and 1"),
     (with_pipelines((4, [((0,), 2), ((0,), 2)])), "two stages of pipeline 0"),
     (with_pipelines((4, [((0,), 2), ((2,), 2)])), "rank 1 computes nothing"),
-    (with_pipelines((3, [((s % 2,), 1) for s in range(4)]), chunks=2, name="interleaved"), "no multiple of its 2 ranks"),
+    (with_pipelines((3, [((s % 2,), 1) for s in range(4)]), chunks=2, name="interleaved"),
+     "no multiple of its 2 ranks"),
     (with_pipelines((4, [((s,), 1) for s in (0, 1, 1, 0)]), chunks=2, name="interleaved"), "do not go round"),
 ])
 def test_what_megatron_cannot_express_is_refused(plan, reason):

@@ -26,11 +26,12 @@ def bytes_per_step(finished: Finished, key: str) -> float:
     return median(row[key] for row in finished.rows[2:])
 
 
-def run_pair(folder: Path, strategy: str) -> tuple[Finished, Finished]:
+def run_pair(folder: Path, strategy: str, *further: str) -> tuple[Finished, Finished]:
     finished = []
     for layers in (4, 8):
         (folder / str(layers)).mkdir()
-        finished.append(train(folder / str(layers), [*COMMON, f"parallel={strategy}", f"model.num_layers={layers}"]))
+        finished.append(train(folder / str(layers), [*COMMON, f"parallel={strategy}", f"model.num_layers={layers}",
+                                                     *further]))
     return finished[0], finished[1]
 
 
@@ -45,12 +46,14 @@ def test_holmes_keeps_gradients_off_ethernet(tmp_path: Path) -> None:
     assert ethernet[0] > activations, "activations and their gradients cross Ethernet once each way"
 
 
-def test_megatron_sends_gradients_over_ethernet(tmp_path: Path) -> None:
-    small, large = run_pair(tmp_path, "megatron")
+@pytest.mark.parametrize(("sharded", "crossings"), [(False, 2 * 1.5), (True, 2 * 1.0)])
+def test_megatron_sends_gradients_over_ethernet(tmp_path: Path, sharded: bool, crossings: float) -> None:
+    # Whole sums: a ring of four ranks on two nodes passes 2 * 3/4 of the gradients over each of its two crossings.
+    # Shards: summed inside each node first, so each node sends half of the gradients and then half of the parameters.
+    small, large = run_pair(tmp_path, "megatron", f"optimizer.sharded={str(sharded).lower()}")
     added = 4 * LAYER_PARAMETERS * FLOAT_BYTES
     grown = bytes_per_step(large, "bytes_ethernet") - bytes_per_step(small, "bytes_ethernet")
-    # A ring of four ranks on two nodes passes 2 * 3/4 of the gradients over each of its two crossings.
-    assert grown == pytest.approx(2 * 1.5 * added, rel=0.12)
+    assert grown == pytest.approx(crossings * added, rel=0.12)
     assert bytes_per_step(large, "bytes_fabric") < 0.01 * grown
 
 

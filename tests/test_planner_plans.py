@@ -258,8 +258,8 @@ def test_modes_price_different_machines() -> None:
 def test_emulated_step_takes_at_least_the_work_of_all_ranks_on_the_cores() -> None:
     made = make(MIXED, "parallel=holmes", "parallel.pipeline=2", mode="emulated")
     predicted = made.predicted
-    assert predicted.bubble_fraction is not None
-    busy = (1 - predicted.bubble_fraction) * predicted.step_seconds * made.world_size
+    assert predicted.idle_fraction is not None
+    busy = (1 - predicted.idle_fraction) * predicted.step_seconds * made.world_size
     assert predicted.step_seconds >= busy / len(os.sched_getaffinity(0)) * 0.999
 
 
@@ -368,6 +368,12 @@ def test_table_shows_everything_at_a_glance() -> None:
                  "the cluster as described", "rejected", "megatron"):
         assert word in text
     assert max(map(len, text.splitlines())) <= 120
+    place = "note: ib/0 is the first node of the label ib: an emulated or local run calls it ib-0"
+    assert place in text
+    bound = bind(made, {rank.slot: f"n{rank.slot[-1]}-{rank.fabric}" for rank in made.ranks})
+    buffer = io.StringIO()
+    Console(file=buffer, width=120).print(render(bound, cluster))
+    assert place not in buffer.getvalue() and "n0-ib" in buffer.getvalue(), "machines are known"
     buffer = io.StringIO()
     Console(file=buffer, width=120).print(render(plan(config, "emulated"), cluster))
     assert "this machine" in buffer.getvalue()

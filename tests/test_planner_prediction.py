@@ -1,7 +1,6 @@
 """Predictions of whole layouts: ranks folded together, what is overlapped, speed."""
 
 import dataclasses
-import time
 from dataclasses import dataclass
 
 import pytest
@@ -71,7 +70,7 @@ def test_folding_changes_no_prediction(name: str) -> None:
     predicted = predict(task, layout, choice)
     assert predicted.step_seconds == pytest.approx(whole.step_seconds, rel=0.01)
     busy = sum(whole.busy_seconds.values()) / task.cluster.world_size
-    assert predicted.bubble_fraction == pytest.approx(1 - busy / predicted.step_seconds, abs=0.01)
+    assert predicted.idle_fraction == pytest.approx(1 - busy / predicted.step_seconds, abs=0.01)
     memory = memory_gib_per_rank(compute_cost(task), task.cluster, layout.pipelines, 1, peak_in_flight(schedule))
     assert predicted.memory_gib_per_rank == pytest.approx(memory)
 
@@ -145,12 +144,17 @@ def test_the_weight_part_is_a_part_of_the_backward() -> None:
         assert 0.5 * parts[0] < parts[1] < parts[0]
 
 
-def test_1024_ranks_are_simulated_in_about_a_second() -> None:
+def test_1024_ranks_are_folded_to_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What that takes says benchmarks/simulator.py."""
     task, layout = mixed_layout(128, 8, depth=8, batch=512, model="gpt_39_1b")
     assert task.cluster.world_size == 1024
-    best = 60.0
-    for _ in range(3):
-        start = time.process_time()
-        predict(task, dataclasses.replace(layout, overlap=Exchange()), ScheduleChoice("1f1b", 1))
-        best = min(best, time.process_time() - start)
-    assert best < 1.0
+    simulated = set()
+
+    def make(pipelines, *rest):
+        simulated.update(rank for pipeline in pipelines for stage in pipeline.stages for rank in stage.ranks)
+        return make_schedule(pipelines, *rest)
+
+    monkeypatch.setattr("holmes_hpc.planner.predict.make_schedule", make)
+    predicted = predict(task, dataclasses.replace(layout, overlap=Exchange()), ScheduleChoice("1f1b", 1))
+    assert 0 < len(simulated) <= 64
+    assert predicted.step_seconds > 0 and len(predicted.memory_gib_per_rank) == 1024

@@ -1,7 +1,7 @@
 """Schedules: the textbook's order, validity for any plan, what the validator sees."""
 
 import dataclasses
-import time
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -285,8 +285,10 @@ def test_unknown_schedules_are_refused() -> None:
         make_schedule(alike(2, 2), (), (), ScheduleChoice("1f1b", chunks=2))
 
 
-def test_64_ranks_with_64_microbatches_are_quick() -> None:
-    start = time.perf_counter()
-    make_schedule(alike(64, 64), (), (), ScheduleChoice("1f1b"))
-    make_schedule(alike(8, 64, 8), (), (), ScheduleChoice("1f1b"))
-    assert time.perf_counter() - start < 3.0
+def test_64_ranks_with_64_microbatches() -> None:
+    """What that takes says benchmarks/planner_parts.py."""
+    for pipelines in (alike(64, 64), alike(8, 64, 8)):
+        schedule = make_schedule(pipelines, (), (), ScheduleChoice("1f1b"))
+        stages = sum(len(pipeline.stages) for pipeline in pipelines)
+        kinds = Counter(action.kind for actions in schedule.actions.values() for action in actions)
+        assert kinds[ActionKind.FORWARD] == kinds[ActionKind.BACKWARD] == 64 * stages

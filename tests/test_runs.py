@@ -191,7 +191,7 @@ def test_git_state_names_commit_and_changes(tmp_path):
     assert git_state(tmp_path)["changed"]
 
 
-def test_a_result_is_drawn_from_the_metrics(tmp_path):
+def test_a54_a_result_is_drawn_from_the_metrics(tmp_path):
     folder = RunFolder(tmp_path)
     assert read_result(folder) is None
     # Steps 1 to 3 warm up; step 5 was done again after a resume.

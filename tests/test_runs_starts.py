@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from holmes_hpc.cluster.slurm import read_step
+from holmes_hpc.launch.slurm_rank import be_rank
 from holmes_hpc.launch.stopping import Stopping
 from holmes_hpc.runs import RunFolder, Start, read_result, update_job, write_result
 from holmes_hpc.submit.outcome import MOST_FRUITLESS_STARTS
@@ -158,7 +160,7 @@ def test_a_preempted_job_is_requeued_as_a_whole(run: RunFolder, tmp_path: Path, 
     assert "job 1234 is queued again" in (read_result(run) or {})["error"]
 
 
-def test_an_array_task_requeues_itself_alone(run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:
+def test_a5_an_array_task_requeues_itself_alone(run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:
     in_job.setenv("SLURM_ARRAY_JOB_ID", "1234")
     in_job.setenv("SLURM_ARRAY_TASK_ID", "1")
     write_result(run, "preempted", error="saved", emulated=False)
@@ -176,7 +178,7 @@ def test_unfit_nodes_are_excluded_in_their_component_beside_those_of_before(
     assert json.loads(run.excluded_path.read_text()) == ["ib-9", "roce-2"]
 
 
-def test_where_requeue_fails_the_way_on_is_said(run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:
+def test_a1_where_requeue_fails_the_way_on_is_said(run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:
     write_result(run, "preempted", error="saved", emulated=False)
     assert settle(run, tmp_path, in_job, jobs=RUNNING, status=1)[0] == 3
     assert f"train.resume={run.path}" in (read_result(run) or {})["error"]
@@ -194,7 +196,7 @@ def test_a_cancelled_component_is_no_preemption(run: RunFolder, tmp_path: Path, 
     assert "1234+1 was cancelled" in (read_result(run) or {})["error"]
 
 
-def test_a_failed_node_is_left_out_though_slurm_has_not_requeued_yet(
+def test_a56_a_failed_node_is_left_out_though_slurm_has_not_requeued_yet(
         run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:
     end(begin(run), {0: 1, 1: 1})
     down = "NodeName=roce-1 State=DOWN*+CLOUD Partitions=roce\n"
@@ -226,6 +228,8 @@ def test_starts_without_a_step_come_to_an_end(run: RunFolder, tmp_path: Path, in
 
 STOPPING = """\
 import os, sys, time
+from holmes_hpc.cluster.slurm import read_step
+from holmes_hpc.launch.slurm_rank import be_rank
 from holmes_hpc.launch.stopping import Stopping, block_signals
 block_signals()
 time.sleep(0.5)
@@ -276,3 +280,18 @@ def test_signals_are_taken_from_the_first_line_on(tmp_path: Path, phase: str, nu
 def test_the_signals_name_is_a_signal() -> None:
     with pytest.raises(KeyError):
         Stopping("NONE", bool, lambda name: None)
+
+
+def test_a_completed_run_is_not_trained_again_where_slurm_requeues_its_job(
+        run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    run.write_text(run.config_path, "train: {}\n")
+    write_result(run, "completed", error=None, emulated=False)
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_JOB_NODELIST": "n1", "SLURM_STEP_NODELIST": "n1",
+            "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0",
+            "SLURMD_NODENAME": "n1", "SLURM_GTIDS": "0", "SLURM_RESTART_COUNT": "2"}
+    before = run.result_path.read_text()
+    assert be_rank(run, read_step(step), supervised=True) == 0
+    assert "nothing is left to do" in capsys.readouterr().err
+    assert run.result_path.read_text() == before
+    assert Start.newest(run) is None
+    assert outcome([str(run.path), "0", "--requeue"]) == 0

@@ -121,15 +121,20 @@ RESTARTS = """\
 trap 'echo told $SLURM_RESTART_COUNT' USR1
 echo start ${SLURM_RESTART_COUNT:-0}
 [ -n "$SLURM_RESTART_COUNT" ] && exit 0
-srun sh -c 'trap "echo task told" USR1; while :; do sleep 0.1; done'
+srun sh -c 'trap "echo task told" USR1; touch ready.$SLURM_PROCID; while :; do sleep 0.1; done'
 """
+
+
+def wait_for_tasks(slurm: SlurmCluster, job: int) -> None:
+    """Wait until both tasks of the first start can be told."""
+    slurm.wait_for(job, ["RUNNING"])
+    slurm.run("until [ -e ready.0 ] && [ -e ready.1 ]; do sleep 0.05; done", timeout_seconds=30)
 
 
 def test_an_urgent_job_preempts_after_a_signal_and_the_job_is_requeued(slurm: SlurmCluster) -> None:
     job = slurm.sbatch(RESTARTS, "--partition=ib", "--nodes=2", "--output=preempted.out", "--open-mode=append",
                        "--signal=USR1@60", "--exclusive")
-    slurm.wait_for(job, ["RUNNING"])
-    time.sleep(0.5)
+    wait_for_tasks(slurm, job)
     urgent = slurm.sbatch("sleep 1", "--partition=urgent", "--nodelist=ib-1", "--exclusive",
                           "--output=/dev/null")
     assert slurm.wait_for(urgent) == ["COMPLETED"]
@@ -142,8 +147,7 @@ def test_an_urgent_job_preempts_after_a_signal_and_the_job_is_requeued(slurm: Sl
 
 def test_a_node_that_dies_ends_its_job_and_comes_back(slurm: SlurmCluster) -> None:
     job = slurm.sbatch(RESTARTS, "--partition=roce", "--nodes=2", "--output=died.out", "--open-mode=append")
-    slurm.wait_for(job, ["RUNNING"])
-    time.sleep(0.5)
+    wait_for_tasks(slurm, job)
     slurm.fail_node("roce-2")
     slurm.run("scontrol update nodename=roce-2 state=down reason=died")
     slurm.start_node("roce-2")
@@ -156,7 +160,7 @@ def test_a_node_that_dies_ends_its_job_and_comes_back(slurm: SlurmCluster) -> No
 
 def test_two_clusters_stand_side_by_side(make_slurm: MakeSlurm) -> None:
     first, second = make_slurm(), make_slurm(ib_nodes=1, roce_nodes=1)
-    job = first.sbatch("sleep 30", "--partition=mixed", "--nodes=4", "--output=/dev/null")
+    job = first.sbatch("sleep 600", "--partition=mixed", "--nodes=4", "--output=/dev/null")
     first.wait_for(job, ["RUNNING"])
     assert second.squeue().keys() == {"1"}, "only the step that tried out the start"
     assert sorted(second.run("srun -p mixed -N2 hostname").stdout.split()) == ["ib-1", "roce-1"]

@@ -10,6 +10,9 @@ from holmes_hpc.cluster.slurm.jobs import read_scontrol_jobs
 from holmes_hpc.cluster.slurm.states import combined_state, is_final, read_job_state
 from tests.slurm_data import text
 
+WAITING = {f"18_{task}": "PENDING" for task in range(10)}
+"""What the recordings hold of an array of ten tasks that wait."""
+
 
 @pytest.mark.parametrize(("said", "state"), [
     ("CANCELLED by 1000", "CANCELLED"), ("OUT_OF_ME+", "OUT_OF_MEMORY"), ("PD", "PENDING"), ("R", "RUNNING"),
@@ -55,14 +58,14 @@ def test_a_text_that_is_no_job_id_is_refused() -> None:
 def test_squeue_in_both_forms() -> None:
     old, new = read_squeue(text("squeue-22.05.json")), read_squeue(text("squeue-24.11.json"))
     assert states_of_jobs(old) == {"1": "COMPLETED", "2": "COMPLETED", "3": "RUNNING"}
-    assert states_of_jobs(new) == {"16": "RUNNING", "18_[0-9%2]": "PENDING"}
+    assert states_of_jobs(new) == {"16": "RUNNING", **WAITING}
     component = next(job for job in old if str(job.id) == "3+1")
     assert (component.own_id, component.partition, component.nodes) == (4, "roce", ("roce-1", "roce-2"))
 
     ours = read_squeue("JOBID|JOBID|STATE|PARTITION|NODELIST|REASON|NAME\n"
                        "18_[0-9%2]|18|PENDING|ib||Resources|a|b\n16+0|16|RUNNING|ib|ib-[1-2]|None|train\n"
                        "16+1|17|CANCELLED|roce|roce-[1-2]|None|train\n10_1|10|COMPLETED|mixed|ib-1|None|x\n")
-    assert states_of_jobs(ours) == {"18_[0-9%2]": "PENDING", "16": "RUNNING", "10_1": "COMPLETED"}
+    assert states_of_jobs(ours) == {**WAITING, "16": "RUNNING", "10_1": "COMPLETED"}
     assert (ours[0].reason, ours[0].nodes, ours[0].name) == ("Resources", (), "a|b")
     assert (ours[2].own_id, ours[2].nodes) == (17, ("roce-1", "roce-2"))
 
@@ -88,7 +91,7 @@ def test_sacct_in_both_forms() -> None:
     assert states_of_jobs(read_sacct(text("sacct-22.05.json"))) == {"3": "COMPLETED"}
     assert [(str(job.id), job.own_id) for job in read_sacct(text("sacct-22.05.json"))] == [("3+0", 3), ("3+1", 4)]
     assert states_of_jobs(read_sacct(text("sacct-24.11.json"))) == {
-        "2": "COMPLETED", "10_0": "COMPLETED", "10_1": "COMPLETED", "16": "RUNNING", "18_[0x3FF]": "PENDING"}
+        "2": "COMPLETED", "10_0": "COMPLETED", "10_1": "COMPLETED", "16": "RUNNING", **WAITING}
 
 
 def test_scontrol_show_job() -> None:

@@ -35,9 +35,17 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_one_job_over_two_partitions_trains_as_one_process(slurm: SlurmCluster, tmp_path: Path) -> None:
-    done = holmes(slurm, "train", [*MIXED, *TINY])
-    folder = newest_run(slurm.shared)
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The steps of the same training in a single process."""
+    return train(tmp_path_factory.mktemp("reference"), [
+        "+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=1", *TINY]).rows
+
+
+def test_one_job_over_two_partitions_trains_as_one_process(
+        each_slurm: SlurmCluster, one_process: list[dict[str, Any]]) -> None:
+    done = holmes(each_slurm, "train", [*MIXED, *TINY])
+    folder = newest_run(each_slurm.shared)
     assert done.status == 0, done.stderr + (folder / "logs" / "batch.log").read_text()
     job = json.loads((folder / "job.json").read_text())
     assert [component["labels"] for component in job["components"]] == [["ib"], ["roce"]]
@@ -45,10 +53,9 @@ def test_one_job_over_two_partitions_trains_as_one_process(slurm: SlurmCluster, 
     plan = json.loads((folder / "plan.json").read_text())
     assert [place["node"] for place in plan["ranks"]] == ["ib-1", "ib-1", "ib-2", "ib-2",
                                                           "roce-1", "roce-1", "roce-2", "roce-2"]
-    reference = train(tmp_path, ["+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=1", *TINY]).rows
     found = rows(folder)
     for key in ("loss", "grad_norm"):
-        assert [row[key] for row in found] == pytest.approx([row[key] for row in reference], rel=1e-5)
+        assert [row[key] for row in found] == pytest.approx([row[key] for row in one_process], rel=1e-5)
     assert not any(row["emulated"] for row in found)
     gradient_bytes = 4 * 12 * 32**2 * 4
     assert all(row["bytes_fabric"] > gradient_bytes for row in found)
@@ -56,8 +63,8 @@ def test_one_job_over_two_partitions_trains_as_one_process(slurm: SlurmCluster, 
     assert result["status"] == "completed"
 
 
-def test_dry_run_shows_a_script_that_slurm_takes(slurm: SlurmCluster) -> None:
-    done = holmes(slurm, "train", [*MIXED, *TINY, "launch.dry_run=true", "launch.setup=[module load cuda]"])
+def test_dry_run_shows_a_script_that_slurm_takes(each_slurm: SlurmCluster) -> None:
+    done = holmes(each_slurm, "train", [*MIXED, *TINY, "launch.dry_run=true", "launch.setup=[module load cuda]"])
     assert done.status == 0, done.stderr
     script = done.stdout[done.stdout.index("#!/bin/bash"):]
     assert script.count("#SBATCH hetjob") == 1
@@ -65,7 +72,7 @@ def test_dry_run_shows_a_script_that_slurm_takes(slurm: SlurmCluster) -> None:
     assert "#SBATCH --partition=roce" in script
     assert "module load cuda" in script
     assert "--het-group=0,1" in script
-    assert newest_run(slurm.shared) is None
+    assert newest_run(each_slurm.shared) is None
 
 
 def test_refused_job_shows_slurms_own_words(slurm: SlurmCluster) -> None:

@@ -69,10 +69,14 @@ def test_a_step_of_another_size_is_refused(config: Any) -> None:
 
 
 def test_without_slurm_the_cluster_is_emulated_and_the_reason_is_told(config: Any) -> None:
-    assert decide(config, {}).mode == "emulated"
+    plain = decide(config, {})
+    assert plain.mode == "emulated"
+    assert plain.reason == "emulated cluster on this machine (network namespaces)"
+    assert "no Slurm controller answers" in plain.not_slurm
     unknown = decide(config, {}, partitions={"ib", "gpu"})
     assert unknown.mode == "emulated"
-    assert "Slurm knows no partition roce; it knows gpu, ib" in unknown.reason
+    assert "Slurm knows no partition roce; it knows gpu, ib" in unknown.full_reason
+    assert "gpu" not in unknown.reason and "lacks some of its partitions" in unknown.reason, "one short line"
     assert decide(config, {}, namespaces=False).mode == "local"
 
 

@@ -45,6 +45,8 @@ def test_jobs_components_and_array_tasks() -> None:
 def test_numbers_of_waiting_tasks() -> None:
     assert read_task_numbers("[0-3,7%2]") == (0, 1, 2, 3, 7)
     assert read_task_numbers("[1-7:2]") == (1, 3, 5, 7)
+    assert read_task_numbers("[0x3FF%2]") == tuple(range(10))
+    assert read_task_numbers("0x8000000000000000000a") == (1, 3, 79)
     with pytest.raises(SlurmOutputError, match="SLURM_BITSTR_LEN"):
         read_task_numbers("[0-3,5,...]")
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from holmes_hpc.cluster.calibrated import CalibratedGpu
 from holmes_hpc.cluster.measured import MeasuredLink
 from holmes_hpc.cluster.nics import ETHERNET, NICS
 
@@ -82,6 +83,8 @@ class ClusterDescription:
     order: str = "grouped"
     measured: tuple[MeasuredLink, ...] = ()
     """links that a probe measured, which go before what is described"""
+    calibrated: tuple[CalibratedGpu, ...] = ()
+    """GPU kinds whose speed finished runs corrected"""
 
     @classmethod
     def from_config(cls, config: Any) -> ClusterDescription:

@@ -30,6 +30,12 @@ class Gpu:
     peak_tflops: Mapping[str, float] = field(hash=False)
     memory_bandwidth_gb_per_second: float
     intra_node_gb_per_second: float
+    slowdowns: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """by precision, what finished runs say: compute takes so many times what the cost model says"""
+
+    def slowdown(self, precision: str) -> float:
+        """Return how many times longer than modelled compute in a precision was found to take; 1 where nothing is."""
+        return self.slowdowns.get(precision, 1.0)
 
     @property
     def has_bfloat16(self) -> bool:

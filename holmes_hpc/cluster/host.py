@@ -6,6 +6,7 @@ library has chosen its number of threads already, and a rank of the emulated clu
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -14,6 +15,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from holmes_hpc.cluster.kept_speed import keep_speed, read_speed, speed_file
 from holmes_hpc.errors import RunFailedError
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS",
@@ -51,12 +53,33 @@ class HostSpeed:
     copy_gb_per_second: float
 
 
+_SPEEDS = tuple(field.name for field in dataclasses.fields(HostSpeed))
+
+
 @functools.cache
 def measured_speed() -> HostSpeed:
-    """Measure one core of this machine, which takes about half a second; the answer is kept for this process.
+    """Return the speed of one core of this machine: as an earlier command measured and kept it, else measured now.
 
-    Raises RunFailedError when the measuring process fails.
+    Measuring takes about half a second. The answer stays for this process. Raises RunFailedError when the measuring
+    process fails.
     """
+    kept = read_speed(_SPEEDS)
+    if kept is None:
+        kept = dataclasses.asdict(_measure())
+        keep_speed(kept)
+    return HostSpeed(**kept)
+
+
+def speed_words() -> str:
+    """Say what the measured speed is, where it is kept, and how to measure it anew."""
+    speed, path = measured_speed(), speed_file()
+    words = f"a core multiplies matrices at {speed.matmul_gflops:.1f} GFLOP/s, "
+    if path is None or not path.exists():
+        return f"{words}measured by this command and not kept, since {path or 'a home directory'} cannot be written"
+    return f"{words}as measured once and kept in {path}; remove that file to measure anew"
+
+
+def _measure() -> HostSpeed:
     try:
         done = subprocess.run([sys.executable, "-c", _MEASUREMENT], env={**os.environ, **_ONE_THREAD},
                               capture_output=True, text=True, timeout=_LONGEST_SECONDS, check=True)
@@ -70,7 +93,7 @@ def measured_speed() -> HostSpeed:
 
 
 def measured_matmul_gflops() -> float:
-    """Return the float32 matrix-product peak of one core, 10^9 FLOP/s, measured once for each process."""
+    """Return the float32 matrix-product peak of one core, 10^9 FLOP/s, as `measured_speed` has it."""
     return measured_speed().matmul_gflops
 
 

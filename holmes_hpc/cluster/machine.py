@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from holmes_hpc.cluster.calibrated import calibrate_gpu
 from holmes_hpc.cluster.cluster import LOCAL, ClusterDescription, Node
 from holmes_hpc.cluster.gpus import Gpu, gpu
 from holmes_hpc.cluster.host import host_cores
@@ -63,7 +64,8 @@ class Machine:
         """
         if cluster.compute == "timed":
             return cls(EMULATED, cluster, _kinds(cluster))
-        kinds = {node.gpu: gpu("cpu") for node in cluster.nodes}
+        cpu = calibrate_gpu(gpu("cpu"), cluster.calibrated)
+        kinds = {node.gpu: cpu for node in cluster.nodes}
         oversubscription = max(1.0, cluster.world_size / (cores or host_cores()))
         return cls(EMULATED, cluster, kinds, oversubscription, shaped)
 
@@ -179,4 +181,5 @@ def _share(network: str, node_a: Node, node_b: Node) -> bool:
 
 
 def _kinds(cluster: ClusterDescription) -> dict[str, Gpu]:
-    return {name: gpu(name) for name in dict.fromkeys(node.gpu for node in cluster.nodes)}
+    names = dict.fromkeys(node.gpu for node in cluster.nodes)
+    return {name: calibrate_gpu(gpu(name), cluster.calibrated) for name in names}

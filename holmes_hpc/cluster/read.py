@@ -10,6 +10,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from holmes_hpc.cluster.calibrated import read_calibrated
 from holmes_hpc.cluster.cluster import ClusterDescription, FabricLink, Node
 from holmes_hpc.cluster.gpus import check_gpu
 from holmes_hpc.cluster.lookup import unknown
@@ -40,7 +41,8 @@ def read_cluster(config: Any) -> ClusterDescription:
     return ClusterDescription(
         name=_name(config), nodes=nodes, links=_links(config.links, {node.fabric for node in nodes}),
         rates=_rates(config.emulate.rates), compute=str(config.emulate.compute),
-        scale=float(config.emulate.scale), order=str(config.order), measured=read_measured(config.measured))
+        scale=float(config.emulate.scale), order=str(config.order), measured=read_measured(config.measured),
+        calibrated=read_calibrated(config.calibrated))
 
 
 def _name(config: Any) -> str:

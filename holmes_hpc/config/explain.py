@@ -6,13 +6,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import is_dataclass
 
 from hydra.errors import MissingConfigException
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    GrammarParseError,
+    OmegaConfBaseException,
+    ValidationError,
+)
 from yaml import MarkedYAMLError
 
 from holmes_hpc.config.check import unknown_key
 from holmes_hpc.config.describe import Setting, expected, item_schema, listed, settings
+from holmes_hpc.config.files import own_file, own_files
 from holmes_hpc.config.schema import Root
 from holmes_hpc.errors import ConfigurationError
+
+_MEND = " Mend the ${...} there, or quote the value where none was meant."
 
 
 def explain(error: Exception, overrides: Sequence[str]) -> ConfigurationError:
@@ -24,7 +33,7 @@ def explain(error: Exception, overrides: Sequence[str]) -> ConfigurationError:
             return ConfigurationError(_yaml(cause))
         if isinstance(cause, MissingConfigException):
             return ConfigurationError(_place(error, overrides) + _missing_file(cause))
-        if isinstance(cause, UnicodeDecodeError):
+        if isinstance(cause, UnicodeDecodeError):  # of a file that another one names in its defaults
             return ConfigurationError(_named(overrides) + f"the file is not UTF-8 text: {cause}. Save it as UTF-8.")
         if isinstance(cause, PermissionError):
             return ConfigurationError(f"{cause.filename}: it may not be read ({cause.strerror}). Make it readable, or "
@@ -76,14 +85,16 @@ def _missing_file(error: MissingConfigException) -> str:
 
 
 def _place(error: Exception, overrides: Sequence[str]) -> str:
-    """Return where it went wrong, when Hydra's message says: a file, or one of the overrides."""
+    """Return where it went wrong: a file or an override by Hydra's message, else the only file of a user's own."""
     text = str(error)
     for override in overrides:
         if f"'{override}'" in text or text.endswith(f" {override}"):
             return f"{override}: "
     if text.startswith("In '") and "':" in text:
-        return f"file {text[4 : text.index(chr(39), 4)]}.yaml: "
-    return ""
+        group, _, name = text[4 : text.index(chr(39), 4)].rpartition("/")
+        return f"file {own_file(group, name, overrides) or f'{group}/{name}.yaml'}: "
+    own = list(own_files(overrides))
+    return f"file {own[0][1]}: " if len(own) == 1 and "'" not in text.partition(":")[0] else ""
 
 
 def _setting(error: OmegaConfBaseException, place: str) -> str:
@@ -99,7 +110,7 @@ def _setting(error: OmegaConfBaseException, place: str) -> str:
             return f"{key}: {setting.path} has no such name yet; add it with a plus, as in '+{key}=VALUE'."
         return place + _no_such_key(error, key, prefix, known, first)
     if setting is None or not isinstance(error, ValidationError):
-        return f"{place}{key}: {first}."
+        return f"{place}{key}: {first}.{_MEND if isinstance(error, GrammarParseError) else ''}"
     if place.startswith(f"{key}="):
         return f"{place}expected {expected(setting)} ({setting.help})."
     return f"{place}{key}: {first}. Expected {expected(setting)} ({setting.help})."

@@ -17,6 +17,7 @@ from hydra.errors import OverrideParseException
 
 from holmes_hpc.config.check import unknown_key
 from holmes_hpc.config.describe import item_schema, listed, near, settings
+from holmes_hpc.config.files import check_file, own_file, why_not_a_file
 from holmes_hpc.config.schema import Root
 from holmes_hpc.errors import ConfigurationError
 
@@ -107,9 +108,14 @@ def _check_option(override: Override, loader: ConfigLoader, overrides: Sequence[
     search = [text for text in overrides if text.lstrip("+").startswith("hydra.searchpath=")]
     names = loader.get_group_options(group, ObjectType.CONFIG, overrides=search)
     for name in value if isinstance(value, list) else [value]:
+        path = own_file(group, str(name), overrides)
+        if path is not None and (problem := why_not_a_file(path)):
+            raise ConfigurationError(f"{override.input_line}: {problem}")
         if str(name) not in names:
             raise ConfigurationError(f"{override.input_line}: {group} has no option {name}."
                                      f"{near(str(name), names)} Valid: {listed(names)}.")
+        if path is not None:
+            check_file(group, path)
 
 
 def _check_key(override: Override, groups: Iterable[str]) -> None:

@@ -81,6 +81,7 @@ class Cluster:
     links: list[Link] = setting([], "links between fabrics that differ from the nodes' Ethernet")
     features: dict[str, str] = setting({}, "Slurm feature to NIC kind, beside the built-in table")
     measured: str | None = setting(None, "file of `holmes probe`, whose rates go before those described here")
+    calibrated: str | None = setting(None, "file of `holmes calibrate`: how fast GPUs proved to be in finished runs")
     shape: str = setting("auto", "how one job spans the partitions", valid=("auto", "het", "features", "plain"))
     order: str = setting("grouped", "how ranks are numbered over nodes in emulation",
                          valid=("grouped", "alternate"))
@@ -228,6 +229,8 @@ class Data:
                          valid=("random", "epoch"))
     cache: str = setting("${run.folder}/token_cache", "text: folder that keeps the tokens for later runs")
     sources: list[Source] = setting([], "mixture: what is mixed, each with a weight")
+    check_before_start: bool = setting(True, "look at the files here, before anything is started; false where the "
+                                             "nodes see other files than this machine")
 
 
 @dataclass

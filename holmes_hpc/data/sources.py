@@ -42,10 +42,21 @@ class Source:
 
         Raises DataError.
         """
+        self.check_vocabulary_size(vocab_size)
+        self.check_length(sequence_length)
+        for tokens in (self.training, self.validation):
+            for window in _windows(tokens):
+                self.check_vocabulary(window, vocab_size)
+
+    def check_vocabulary_size(self, vocab_size: int) -> None:
+        """Refuse data whose vocabulary, where it is known, is larger than the model's. Raises DataError."""
         if self.vocab_size is not None and self.vocab_size > vocab_size:
             raise DataError(f"{self.label} was made with a vocabulary of {self.vocab_size} tokens, and "
                             f"model.vocab_size={vocab_size} has fewer. Set model.vocab_size to at least "
                             f"{self.vocab_size}.")
+
+    def check_length(self, sequence_length: int) -> None:
+        """Refuse a part shorter than one sample. Raises DataError."""
         count = len(self.training) + len(self.validation)
         for part, tokens in (("training", self.training), ("validation", self.validation)):
             if len(tokens) <= sequence_length:
@@ -54,8 +65,6 @@ class Source:
                     f"{sequence_length + 1}, the target of its last token included. Set model.sequence_length to less "
                     f"than {len(tokens)}, use longer data, or set data.validation_fraction to another value above 0, "
                     "at most 0.5.")
-            for window in _windows(tokens):
-                self.check_vocabulary(window, vocab_size)
 
     def check_vocabulary(self, tokens: NDArray[Any], vocab_size: int) -> None:
         """Refuse tokens outside the vocabulary. Raises DataError."""

@@ -15,16 +15,11 @@ from holmes_hpc.engine.batch import MicroBatch
 from holmes_hpc.engine.gradients import Gradients
 from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.engine.parameters import Gatherer
+from holmes_hpc.engine.receives import RECEIVES, Place, ReceiveQueue, place_of
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.model import token_loss
 from holmes_hpc.model.weight_gradients import WeightWork, putting_off
 from holmes_hpc.values import Action, ActionKind, Plan
-
-RECEIVES_AHEAD = 2
-"""Receives that are posted before their turn for each neighbour, so that a message can travel under compute."""
-
-Place = tuple[int, int, int]
-"""Pipeline, stage, micro-batch."""
 
 
 class Executor:
@@ -66,21 +61,24 @@ class Executor:
             ActionKind.REDUCE: self._reduce,
         }
 
-    def run(self, actions: Sequence[Action], batches: Mapping[tuple[int, int], MicroBatch], timeline: Timeline, *,
-            training: bool = True) -> float:
-        """Run `actions` (without OPTIMIZER) over `batches` and return this rank's share of the mean loss."""
+    def run(self, actions: Sequence[Action], arriving: Mapping[int, Sequence[Action]],
+            batches: Mapping[tuple[int, int], MicroBatch], timeline: Timeline, *, training: bool = True) -> float:
+        """Run `actions` (without OPTIMIZER) over `batches` and return this rank's share of the mean loss.
+
+        `arriving` has the receives among them by neighbour, in the order in which it sends.
+        """
         self._batches, self._training = batches, training
         self._loss = torch.zeros((), device=self._communicator.device)
-        receives = [a for a in actions if a.kind in (ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT)]
-        self._received = {(a.kind, _place(a)) for a in receives}
-        self._sends = Counter((a.kind, _place(a)) for a in actions
+        self._received = {(a.kind, place_of(a)) for a in actions if a.kind in RECEIVES}
+        self._sends = Counter((a.kind, place_of(a)) for a in actions
                               if a.kind in (ActionKind.SEND_ACTIVATION, ActionKind.SEND_GRADIENT))
         turns = [a for a in actions if a.kind is ActionKind.TAKE_TURN]
         split = any(a.kind is ActionKind.BACKWARD_INPUT for a in actions)
-        self._weight_work = {_place(a): WeightWork() for a in actions if split and a.kind is ActionKind.FORWARD}
-        queue = _ReceiveQueue(receives, turns, self._post)
+        self._weight_work = {place_of(a): WeightWork() for a in actions if split and a.kind is ActionKind.FORWARD}
+        queue = ReceiveQueue(arriving, turns, self._post)
         with torch.set_grad_enabled(training):
             for action in actions:
+                queue.before(action)
                 with timeline.record(action):
                     self._handlers[action.kind](action)
                 queue.after(action)
@@ -88,7 +86,7 @@ class Executor:
         return float(self._loss)
 
     def _forward(self, action: Action) -> None:
-        pipeline, stage, microbatch = place = _place(action)
+        pipeline, stage, microbatch = place = place_of(action)
         stages = self._plan.pipelines[pipeline].stages
         module = self._model.stage(pipeline, stage)
         if stage == 0:
@@ -114,7 +112,7 @@ class Executor:
             self._inputs[place], self._outputs[place] = source, output
 
     def _backward(self, action: Action) -> None:
-        pipeline, stage, microbatch = place = _place(action)
+        pipeline, stage, microbatch = place = place_of(action)
         source, output = self._inputs.pop(place), self._outputs.pop(place)
         last = stage == len(self._plan.pipelines[pipeline].stages) - 1
         # What follows uses the same groups as the gathers, so those end first; they did where this stage ran forward.
@@ -134,7 +132,7 @@ class Executor:
 
     def _backward_weight(self, action: Action) -> None:
         self._gradients.begin_backward(action)
-        self._weight_work.pop(_place(action)).accumulate()
+        self._weight_work.pop(place_of(action)).accumulate()
         self._gradients.end_backward()
 
     def _putting_off(self, place: Place) -> AbstractContextManager[object]:
@@ -171,7 +169,7 @@ class Executor:
         return self._rank in stage.ranks and (receive, place) not in self._received
 
     def _send(self, action: Action) -> None:
-        key = (action.kind, _place(action))
+        key = (action.kind, place_of(action))
         self._sends[key] -= 1
         tensor = self._outgoing[key] if self._sends[key] else self._outgoing.pop(key)
         self._transfers.send(tensor, self._edge(action), action.peer, self._tag(action))
@@ -186,10 +184,10 @@ class Executor:
         return self._transfers.receive(self._edge(action), action.peer, self._tag(action))
 
     def _receive_activation(self, action: Action) -> None:
-        self._inputs[_place(action)] = self._receive(action)
+        self._inputs[place_of(action)] = self._receive(action)
 
     def _receive_gradient(self, action: Action) -> None:
-        self._incoming_gradients[_place(action)] = self._receive(action)
+        self._incoming_gradients[place_of(action)] = self._receive(action)
 
     def _reduce(self, action: Action) -> None:
         self._gradients.finish(action.reduction)
@@ -209,42 +207,3 @@ class Executor:
         longest = max(len(pipeline.stages) for pipeline in self._plan.pipelines)
         number = (action.microbatch * len(self._plan.pipelines) + action.pipeline) * (longest + 1) + downstream
         return number * 2 + int(forward)
-
-
-class _ReceiveQueue:
-    """Posts receives ahead of their turn, a few for each peer and direction, in the order of the action list.
-
-    Where a rank takes its turn before it receives, nothing of that kind is posted earlier: the message would travel.
-    """
-
-    def __init__(self, receives: list[Action], turns: list[Action], post: Callable[[Action], None]) -> None:
-        self._waiting: dict[tuple[int, ActionKind], list[Action]] = {}
-        self._post = post
-        for action in reversed(receives):
-            self._waiting.setdefault((action.peer, action.kind), []).append(action)
-        places = {_place(turn) for turn in turns}
-        self._closed = {key: RECEIVES_AHEAD for key, waiting in self._waiting.items()
-                        if key[1] is ActionKind.RECEIVE_ACTIVATION and _place(waiting[-1]) in places}
-        self._at_turn = {_place(self._waiting[key][-1]): key for key in self._closed}
-        for key in self._waiting:
-            if key not in self._closed:
-                self._next(key, RECEIVES_AHEAD)
-
-    def after(self, action: Action) -> None:
-        """Post one more receive when `action` has just used one, or given a rank its turn."""
-        if action.kind is ActionKind.TAKE_TURN:
-            key = self._at_turn.get(_place(action))
-            if key is not None:
-                self._next(key, 1)
-            return
-        key = (action.peer, action.kind)
-        if key in self._waiting:
-            self._next(key, self._closed.pop(key, 1))
-
-    def _next(self, key: tuple[int, ActionKind], count: int) -> None:
-        for _ in range(min(count, len(self._waiting[key]))):
-            self._post(self._waiting[key].pop())
-
-
-def _place(action: Action) -> Place:
-    return action.pipeline, action.stage, action.microbatch

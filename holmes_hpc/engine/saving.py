@@ -59,7 +59,7 @@ class Saver:
                 problem = str(storage_error(error, self._folder))
         problem = share_texts(problem, self._communicator)[0]
         if problem:
-            self._fail(f"checkpoints cannot be written: {problem}")
+            self._fail(f"checkpoints cannot be written: {self._who(0)}: {problem}")
 
     def save(self, step: int, entries: Sequence[Entry], extra: Mapping[str, Any]) -> None:
         """Begin to save the state after `step`, once the save before is done; training may go on at once.
@@ -120,13 +120,17 @@ class Saver:
             abandon(save.attempt)
         self._save = None
         rank, message = next((rank, text) for rank, text in enumerate(messages) if text)
+        self._fail(f"the checkpoint of step {save.attempt.step} was not written: {self._who(rank)}: {message}")
+
+    def _who(self, rank: int) -> str:
         place = self._communicator.plan.ranks[rank]
-        self._fail(f"the checkpoint of step {save.attempt.step} was not written: rank {rank} on node "
-                   f"{place.node or place.slot}: {message}")
+        return f"rank {rank} on node {place.node or place.slot}"
 
     def _fail(self, problem: str) -> None:
         if not self._goes_on:
-            raise CheckpointError(f"{problem}; or train on without it by train.on_save_error=continue")
+            error = CheckpointError(f"{problem}; or train on without it by train.on_save_error=continue")
+            error.names_rank = True
+            raise error
         if self._communicator.rank == 0:
             self._say(f"WARNING: {problem}; training goes on (train.on_save_error=continue)")
 

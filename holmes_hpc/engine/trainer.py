@@ -25,6 +25,7 @@ from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.engine.optimizer import ShardOptimizer, learning_rate
 from holmes_hpc.engine.parameters import Gatherer
 from holmes_hpc.engine.precision import DTYPES
+from holmes_hpc.engine.receives import arrivals
 from holmes_hpc.engine.saved_state import ModelState, ParameterPieces, RandomState, ShardedState
 from holmes_hpc.engine.sharing import share_numbers
 from holmes_hpc.engine.state import StateEntry, state_entries
@@ -69,7 +70,7 @@ class Trainer:
         dtype = DTYPES[train.precision]
         device = job.communicator.device
         self._model = LocalModel(plan, rank, job.architecture, train.seed, device, job.communicator)
-        actions = self._scheduled_actions()
+        actions, self._arriving = self._scheduled_actions()
         end = next(i for i, action in enumerate(actions) if action.kind is ActionKind.OPTIMIZER)
         self._actions, self._gathers = actions[:end], actions[end + 1:]
         self._gradients = Gradients(plan, rank, self._model, job.communicator, self._actions, dtype)
@@ -132,7 +133,7 @@ class Trainer:
         batches = self._batches.load(step, self._pipelines)
         self._gradients.start(self._timeline)
         self._executor.loss_scale = scale = self._guard.scale.value
-        loss = self._executor.run(self._actions, batches, self._timeline)
+        loss = self._executor.run(self._actions, self._arriving, batches, self._timeline)
         exposed_seconds = self._timeline.reduce_seconds() + self._exposed_later
         norm_from = time.perf_counter()
         reports, norm = self._combine_reports(loss, exposed_seconds)
@@ -203,7 +204,8 @@ class Trainer:
         })
         return Checkpoints(saved, job.communicator, job.folder, job.say)
 
-    def _scheduled_actions(self) -> tuple[Action, ...]:
+    def _scheduled_actions(self) -> tuple[tuple[Action, ...], dict[int, list[Action]]]:
+        """Return this rank's actions, and by neighbour its receives in the order in which it sends."""
         plan, rank = self._job.plan, self._job.rank
         schedule = build_schedule(plan)
         if plan.schedule.digest != schedule.digest():
@@ -211,7 +213,7 @@ class Trainer:
                 f"the plan's schedule has the digest {plan.schedule.digest}, this version of holmes_hpc makes "
                 f"{schedule.digest()} of the same plan: it was made by another version; plan anew"
             )
-        return schedule.actions[rank]
+        return schedule.actions[rank], arrivals(rank, schedule.actions[rank], lambda peer: schedule.actions[peer])
 
     def _combine_reports(self, loss: float, exposed_seconds: float) -> tuple[list[RankReport], float]:
         """Return the reports of all ranks and the global norm of the gradients, in one collective."""
@@ -229,8 +231,10 @@ class Trainer:
     def _validate(self) -> float:
         self._gatherer.finish()
         self._activity.begin("validation")
-        actions = forward_actions(self._job.plan, self._job.rank, self._validation)
-        share = self._executor.run(actions, self._validation, Timeline(), training=False)
+        plan, rank = self._job.plan, self._job.rank
+        actions = forward_actions(plan, rank, self._validation)
+        arriving = arrivals(rank, actions, lambda peer: forward_actions(plan, peer, self._validation))
+        share = self._executor.run(actions, arriving, self._validation, Timeline(), training=False)
         loss = torch.tensor([share], dtype=torch.float64)
         self._combine(loss)
         return float(loss)

@@ -12,10 +12,11 @@ from typing import Any
 from holmes_hpc.cluster import ClusterDescription, Node
 from holmes_hpc.cluster.nics import ETHERNET, NICS
 from holmes_hpc.errors import NetworkError, PlanRefusedError
+from holmes_hpc.launch.backend import GLOO, NCCL, decide_backend
+from holmes_hpc.launch.job_plan import plan_for_job
 from holmes_hpc.launch.mismatch import Mismatch, find_mismatches, interfaces_of
 from holmes_hpc.launch.node_report import NodeReport
 from holmes_hpc.planner import bind
-from holmes_hpc.planner import plan as make_plan
 from holmes_hpc.values import Plan
 
 LOG = logging.getLogger(__name__)
@@ -23,11 +24,13 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Allocation:
-    """Where the slots lie (slot to node name), the address of rank 0's node, and nodes that use Ethernet alone."""
+    """Where the slots lie (slot to node name), the address of rank 0's node, nodes that use Ethernet alone, and the
+    communication library of all ranks."""
 
     slots: dict[str, str]
     host: str
     ethernet_only: tuple[str, ...] = ()
+    backend: str = GLOO
 
 
 @dataclass(frozen=True)
@@ -54,21 +57,23 @@ def allocate(config: Any, plan: Plan, given: Sequence[GivenNode]) -> tuple[Plan,
     """Return the plan bound to the step's nodes (in rank order), and the allocation.
 
     Plans anew where nodes come in another order than planned, or use Ethernet after a mismatch. Raises
-    PlanRefusedError when the step has other nodes or tasks than the cluster file describes, NetworkError (with
-    `launch.on_mismatch=fail`) or ExcludeNodesError (`exclude_node`) when a node is not as described.
+    ConfigurationError when the new plan leaves nodes out, PlanRefusedError when the step has other nodes or tasks than
+    the cluster file describes, NetworkError (with `launch.on_mismatch=fail`) or ExcludeNodesError (`exclude_node`) when
+    a node is not as described.
     """
     cluster = ClusterDescription.from_config(config.cluster)
     found = _assign(cluster, given)
-    mismatches = find_mismatches(found, uses_verbs=config.launch.backend == "nccl")
+    backend = decide_backend(str(config.launch.backend), found)
+    mismatches = find_mismatches(found, uses_verbs=backend == NCCL)
     ethernet_only = _settle(mismatches, found, str(config.launch.on_mismatch))
     nodes = tuple(_over_ethernet(node) if report.node in ethernet_only else node for node, report in found)
     slots = {node.slot: report.node for node, report in found}
     if not _is_planned_for(plan, nodes):
         LOG.info("the nodes are others than planned, or in another order: planning anew")
-        plan = make_plan(config, mode="slurm", cluster=dataclasses.replace(cluster, nodes=nodes))
+        plan = plan_for_job(config, dataclasses.replace(cluster, nodes=nodes))
     first, report = found[0]
     host = report.interfaces.get(interfaces_of(first)[ETHERNET]) or report.node
-    return bind(plan, slots), Allocation(slots, host, ethernet_only)
+    return bind(plan, slots), Allocation(slots, host, ethernet_only, backend)
 
 
 def _is_planned_for(plan: Plan, nodes: Sequence[Node]) -> bool:

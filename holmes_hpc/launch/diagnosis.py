@@ -11,6 +11,7 @@ from holmes_hpc.cluster import ClusterDescription, Node
 from holmes_hpc.cluster.nccl import check_environment
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.findings import FAIL, NOTE, OK, Finding
+from holmes_hpc.launch.backend import AUTO, NCCL, decide_backend
 from holmes_hpc.launch.mismatch import find_mismatches
 from holmes_hpc.launch.node_report import NodeReport, read_node
 from holmes_hpc.submit.commands import SlurmCommandError
@@ -24,7 +25,7 @@ def node_findings(config: Any, environment: Mapping[str, str], *, has_cluster: b
     name = environment.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     report = read_node(name, root)
     yield from _report(report)
-    yield _environment(config, environment)
+    yield _environment(str(config.launch.backend), report, environment)
     label = _label_of(config, name) if has_cluster else None
     if label is None:
         return
@@ -33,7 +34,7 @@ def node_findings(config: Any, environment: Mapping[str, str], *, has_cluster: b
     except HolmesError:
         return  # said elsewhere
     node = next(node for node in cluster.nodes if node.label == label)
-    yield from _compare(node, report, uses_verbs=config.launch.backend == "nccl")
+    yield from _compare(node, report, uses_verbs=decide_backend(str(config.launch.backend), [(node, report)]) == NCCL)
 
 
 def _report(report: NodeReport) -> Iterator[Finding]:
@@ -53,11 +54,11 @@ def _report(report: NodeReport) -> Iterator[Finding]:
         yield Finding(OK, "adapter", "no InfiniBand or RoCE adapter (/sys/class/infiniband is empty)")
 
 
-def _environment(config: Any, environment: Mapping[str, str]) -> Finding:
+def _environment(wanted: str, report: NodeReport, environment: Mapping[str, str]) -> Finding:
     try:
         check_environment(environment)
     except ConfigurationError as error:
-        state = FAIL if config.launch.backend == "nccl" else NOTE
+        state = FAIL if wanted == NCCL or (wanted == AUTO and report.gpus) else NOTE
         fact, _, remedy = str(error).partition("; ")
         return Finding(state, "nccl", fact, remedy or "unset it")
     told = [f"{name}={value}" for name, value in environment.items() if name.startswith("NCCL_")]

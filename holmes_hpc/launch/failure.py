@@ -61,7 +61,7 @@ class FailureReport:
                     "space there or choose another place with run.folder=PATH")
         if report is None:
             return f"{who} ended with status {event['status']}; {log}"
-        if report["type"] == "HangError":
+        if report["type"] == "HangError" or report.get("names_rank"):
             return str(report["message"])
         if report["ours"]:
             return f"{report['message']} [{who}]"

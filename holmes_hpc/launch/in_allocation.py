@@ -12,13 +12,15 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
 
 from holmes_hpc.cluster.slurm import StepLayout, read_allocation, read_place, read_step
 from holmes_hpc.cluster.slurm.allocation import INTERACTIVE, STEP, Allocation
 from holmes_hpc.errors import HolmesError, LaunchImpossibleError, RunFailedError
+from holmes_hpc.launch.job_plan import plan_for_job
+from holmes_hpc.launch.leaving import leave_process
 from holmes_hpc.launch.progress import make_reporter
 from holmes_hpc.launch.slurm_rank import be_rank
 from holmes_hpc.runs import RunFolder, Start, read_metrics, write_job, write_result
@@ -139,10 +141,13 @@ def _end_step(step: subprocess.Popen[bytes]) -> None:
         step.kill()
 
 
-def run_as_rank(config: Any) -> int:
-    """Be one rank of a step that a site's own srun started: rank 0 makes the run folder and announces it."""
+def run_as_rank(config: Any) -> NoReturn:
+    """Be one rank of a step that a site's own srun started, and end the process with the rank's exit status.
+
+    Rank 0 makes the run folder and announces it. Raises HolmesError where there is none to train in.
+    """
     layout = read_step(os.environ)
-    return be_rank(_shared_folder(config, layout), layout)
+    leave_process(be_rank(_shared_folder(config, layout), layout))
 
 
 def _shared_folder(config: Any, layout: StepLayout) -> RunFolder:
@@ -192,12 +197,8 @@ def _earlier_folder(place: Path, layout: StepLayout) -> RunFolder | None:
 
 
 def _new_folder(config: Any, layout: StepLayout, base: Path, name: str) -> RunFolder:
-    from holmes_hpc.planner import plan
-
-    chosen = plan(config, mode="slurm").to_json()
-    folder = RunFolder.create(base, name)
-    folder.write_text(folder.config_path, OmegaConf.to_yaml(config))
-    folder.write_text(folder.plan_path, chosen)
+    chosen = plan_for_job(config).to_json()
+    folder = RunFolder.create(base, name, {"config.yaml": OmegaConf.to_yaml(config), "plan.json": chosen})
     write_job(folder, job_id=layout.allocation.requeue_id, emulated=False, restarts=layout.restart_count,
               environment=os.environ)
     link_job(folder, layout.allocation.requeue_id)

@@ -93,7 +93,8 @@ class Meeting:
             error.exit_status = int(data["status"])
             raise error
         where = data["allocation"]
-        return Plan.from_json(data["plan"]), Allocation(where["slots"], where["host"], tuple(where["ethernet_only"]))
+        allocation = Allocation(where["slots"], where["host"], tuple(where["ethernet_only"]), where["backend"])
+        return Plan.from_json(data["plan"]), allocation
 
     def _wait(self, done: Callable[[], bool], missing: Callable[[], str]) -> None:
         pause = _PAUSE_SECONDS

@@ -56,7 +56,7 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     dataset = open_dataset(config.data, architecture)
     store = _rendezvous(settings, config.train.start_timeout_seconds)
     networks = NodeNetworks(settings.node, settings.interfaces, settings.slot.split("/")[0])
-    backend = _backend(str(config.launch.backend), emulated=settings.emulated)
+    backend = settings.backend or _backend(str(config.launch.backend), emulated=settings.emulated)
     communicator = connect(
         store, settings.rank, plan.world_size, plan, networks,
         backend=backend, device=_device(settings) if backend == "nccl" else None,

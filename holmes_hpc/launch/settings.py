@@ -19,7 +19,8 @@ class RankSettings:
     reaches; `counts_bytes` marks the rank that reports its node's byte counters; `peak_tflops` is what the rank's
     device can do. `rendezvous_path` is where rank 0 publishes its address, in a file that no earlier start can have
     left; `stop_requested` says whether this rank was told to save and stop. `job_id` is that of a Slurm job, whose rank
-    0 writes job.json, and `restarts` how often it was requeued.
+    0 writes job.json, and `restarts` how often it was requeued. `backend` is the communication library, None where the
+    rank is to look for GPUs itself.
     """
 
     rank: int
@@ -37,6 +38,7 @@ class RankSettings:
     stop_requested: Callable[[], bool] = bool
     job_id: str | None = None
     restarts: int = 0
+    backend: str | None = None
 
     @property
     def log_path(self) -> Path:

@@ -15,13 +15,14 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from holmes_hpc.cluster import ClusterDescription, Machine, Node
+from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.cluster.nccl import check_environment, node_environment
 from holmes_hpc.cluster.nics import ETHERNET
 from holmes_hpc.cluster.slurm.step import StepLayout
 from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.launch.allocation import Allocation, ExcludeNodesError, allocate
+from holmes_hpc.launch.backend import NCCL
 from holmes_hpc.launch.meeting import Meeting, RefusedError
 from holmes_hpc.launch.mismatch import interfaces_of
 from holmes_hpc.launch.node_report import read_node
@@ -39,8 +40,12 @@ def be_rank(folder: RunFolder, layout: StepLayout, *, supervised: bool = False) 
     """Bind the plan together with the other ranks, train, and return the exit status.
 
     Where somebody else settles a failed run when all ranks have ended (`supervised`: our batch script does), they leave
-    only what went wrong; else the first that fails writes result.json.
+    only what went wrong; else the first that fails writes result.json. A run that an earlier start completed is left as
+    it is: Slurm 24.11 may requeue a job once more after its good end, where it was requeued while being preempted.
     """
+    if (read_result(folder) or {}).get("status") == "completed":
+        _say(layout, "this run was completed by an earlier start of the job; nothing is left to do")
+        return 0
     config = OmegaConf.load(folder.config_path)
     start = Start(folder, layout.name)
 
@@ -75,8 +80,6 @@ def be_rank(folder: RunFolder, layout: StepLayout, *, supervised: bool = False) 
 def _prepare(config: Any, start: Start, layout: StepLayout, stopping: Stopping) -> RankSettings:
     load_plugins(config)
     meeting = Meeting(start, layout, config.train.start_timeout_seconds)
-    if config.launch.backend == "nccl":
-        check_environment(os.environ)
     if layout.local_rank == 0:
         meeting.report(read_node(layout.node))
     if layout.rank == 0:
@@ -126,19 +129,17 @@ def _settings(config: Any, start: Start, layout: StepLayout, plan: Plan, allocat
     interfaces = interfaces_of(node)
     if layout.node in allocation.ethernet_only:
         interfaces = {"local": "lo", ETHERNET: interfaces[ETHERNET]}
-    if config.launch.backend == "nccl":
-        os.environ.update(_nccl_environment(node))
+    if allocation.backend == NCCL:
+        check_environment(os.environ)
+        os.environ.update(node_environment(node.hca, node.gid_index, node.interface))
     return RankSettings(
         rank=layout.rank, node=layout.node, slot=place.slot, plan=plan, config=config, folder=start.run,
         interfaces=interfaces, host=allocation.host,
         peak_tflops=Machine.described(cluster).tflops(node, config.train.precision),
         emulated=False, counts_bytes=layout.local_rank == 0, rendezvous_path=start.rendezvous_path,
         stop_requested=stopping.requested, job_id=layout.allocation.requeue_id, restarts=layout.restart_count,
+        backend=allocation.backend,
     )
-
-
-def _nccl_environment(node: Node) -> dict[str, str]:
-    return node_environment(node.hca, node.gid_index, node.interface)
 
 
 def _write_failed(folder: RunFolder, error: str, supervised: bool) -> None:

@@ -46,7 +46,6 @@ def _redirect_output(path: os.PathLike[str]) -> None:
 if __name__ == "__main__":
     block_signals()
     status = main(sys.argv[1:])
-    # Nothing is left to do: threads of libraries must not hold the process, and no signal change its status, meanwhile.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    from holmes_hpc.launch.leaving import leave_process
+
+    leave_process(status)

@@ -1,4 +1,4 @@
-"""A sweep on Slurm: every run planned, submitted at once, and followed in one table."""
+"""A sweep: on Slurm every run planned, submitted at once, and followed in one table; here one run after another."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import Any
 
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import HolmesError, LaunchImpossibleError
+from holmes_hpc.launch.in_turn import run_in_turn
+from holmes_hpc.launch.job_plan import plan_for_job
 from holmes_hpc.launch.resume import resolve_resume
-from holmes_hpc.launch.train import make_folder, refuse_unsupported
-from holmes_hpc.planner import plan
+from holmes_hpc.launch.train import check_before, make_folder, refuse_unsupported
 from holmes_hpc.runs import read_result
 from holmes_hpc.runs.files import write_json_atomic
 from holmes_hpc.runs.find import SWEEP_FILE
@@ -31,14 +32,17 @@ Outcome = tuple[int, float | None]
 
 
 def sweep(configs: Sequence[Any], words: Sequence[str], place: Path) -> list[Outcome] | None:
-    """Submit the runs of a sweep at once; return what became of each, or None where they run here, one after another.
+    """Submit the runs of a sweep at once, or run them here in turn; return what became of each, None for dry runs.
 
     `words` are the overrides of each, `place` is a folder of this sweep alone. Raises LaunchImpossibleError where
     some can be submitted and others cannot.
     """
-    if _where(configs, words) != "slurm" or any(config.launch.dry_run for config in configs):
+    where = _where(configs, words)
+    if any(config.launch.dry_run for config in configs):
         return None
     words = distinguishing(words)
+    if where != "slurm":
+        return run_in_turn(configs, words)
     prepared: dict[int, SweepRun] = {}
     outcomes: dict[int, Outcome] = {}
     for number, config in enumerate(configs):
@@ -87,12 +91,13 @@ def _unlike(decisions: Sequence[Decision], words: Sequence[str]) -> str:
     count = sum(decision.mode == "slurm" for decision in decisions)
     odd, what = next((decision, what) for decision, what in zip(decisions, words, strict=True)
                      if decision.mode != "slurm")
-    return (f"{count} of the {len(words)} runs go to Slurm, but not `{what}`: {odd.reason}. Runs that are compared "
-            "belong on one machine: mend that cluster file, leave it out, or set launch.mode=emulated for all")
+    return (f"{count} of the {len(words)} runs go to Slurm, but not `{what}`: {odd.full_reason}. Runs that are "
+            "compared belong on one machine: mend that cluster file, leave it out, or set launch.mode=emulated for all")
 
 
 def _prepare(config: Any, words: str) -> SweepRun:
-    chosen = plan(config, mode="slurm")
+    check_before(config)
+    chosen = plan_for_job(config)
     refuse_unsupported(config)
     config.train.resume = resolve_resume(config)
     return SweepRun(config, make_folder(config, chosen), words)

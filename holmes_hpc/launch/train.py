@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.data.before import check_data_files
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.here import run_here
 from holmes_hpc.launch.in_allocation import run_as_rank, run_in_allocation
+from holmes_hpc.launch.job_plan import plan_for_job
 from holmes_hpc.launch.on_slurm import show_dry_run, submit_and_follow
 from holmes_hpc.launch.resume import resolve_resume
 from holmes_hpc.planner import bind, plan, render, search_progress
+from holmes_hpc.planner.describe import in_a_line
 from holmes_hpc.runs import RunFolder, heal, read_result
+from holmes_hpc.runs.place import check_place
 from holmes_hpc.submit import Decision, decide_mode
 from holmes_hpc.values import Plan
 from holmes_hpc.values.capabilities import unsupported
@@ -34,43 +41,67 @@ def train(config: Any) -> tuple[int, float]:
 
     Raises ConfigurationError, PlanRefusedError or LaunchImpossibleError before anything is started.
     """
+    status, folder = run(config)
+    result = (folder and read_result(folder)) or {}
+    return status, float(result.get("tokens_per_second_median") or 0.0)
+
+
+def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
+    """Plan, launch and follow a run as `train` does; return the exit status and the run folder, where one was made.
+
+    `brief`: of the plan only a line is printed, and of the report its pictures are made.
+    """
     cluster = ClusterDescription.from_config(config.cluster)
     decision = decide_mode(config, cluster, os.environ)
     if decision.mode == "rank":
-        return run_as_rank(config), 0.0
+        run_as_rank(config)
+    check_before(config)
     with search_progress(sys.stderr) as progress:
-        chosen = plan(config, mode="slurm" if decision.mode == "srun" else decision.mode, progress=progress)
+        chosen = (plan_for_job(config, progress=progress) if decision.mode in ("slurm", "srun")
+                  else plan(config, mode=decision.mode, progress=progress))
     refuse_unsupported(config)
-    _refuse_idle_nodes(cluster, chosen, decision)
     config.train.resume = resolve_resume(config)
-    console = Console(width=None if sys.stdout.isatty() else PLAN_WIDTH)
-    console.print(render(chosen, cluster))
+    if not brief:
+        console = Console(width=None if sys.stdout.isatty() else PLAN_WIDTH)
+        console.print(render(chosen, cluster))
     if config.launch.dry_run:
-        LOG.warning("launch.dry_run: nothing is started; it would go to: %s", decision.reason)
+        LOG.warning("launch.dry_run: nothing is started; it would go to: %s", decision.full_reason)
         if decision.mode == "slurm":
             show_dry_run(config)
-        return 0, 0.0
+        return 0, None
     folder = make_folder(config, chosen)
-    LOG.info("%s; run folder %s", decision.reason, folder.path)
+    LOG.info("%s; run folder %s", in_a_line(chosen) if brief else decision.reason, folder.path)
     status = _launch(config, chosen, cluster, folder, decision)
-    result = read_result(folder) or {}
-    if result.get("status") == "completed":
+    if (read_result(folder) or {}).get("status") == "completed":
         if folder.probe_path.exists():
             LOG.info("the links were measured: %s; plan with them by cluster.measured=%s", folder.probe_path,
                      folder.probe_path)
         if not config.launch.probe_only:
-            _report(folder)
-    return status, float(result.get("tokens_per_second_median") or 0.0)
+            _report(folder, brief=brief)
+    return status, folder
+
+
+def check_before(config: Any) -> None:
+    """Check what planning does not need and the run will: a place for its folder, and the files of its data.
+
+    Raises ConfigurationError.
+    """
+    check_place(Path(config.run.folder), run_name(config))
+    if not config.launch.probe_only:
+        check_data_files(config.data, Architecture.from_config(config.model))
+
+
+def run_name(config: Any) -> str:
+    """Return the run's name: the cluster's, unless `run.name` is set."""
+    return str(config.run.name or config.cluster.name)
 
 
 def make_folder(config: Any, chosen: Plan) -> RunFolder:
-    """Make the run folder with its configuration and plan."""
+    """Make the run folder with its configuration and plan; where that fails, nothing of it stays."""
     base = Path(config.run.folder)
     heal(base)
-    folder = RunFolder.create(base, config.run.name or config.cluster.name)
-    folder.write_text(folder.config_path, OmegaConf.to_yaml(config))
-    folder.write_text(folder.plan_path, chosen.to_json())
-    return folder
+    return RunFolder.create(base, run_name(config), {"config.yaml": OmegaConf.to_yaml(config),
+                                                     "plan.json": chosen.to_json()})
 
 
 def _launch(config: Any, chosen: Plan, cluster: ClusterDescription, folder: RunFolder, decision: Decision) -> int:
@@ -84,22 +115,15 @@ def _launch(config: Any, chosen: Plan, cluster: ClusterDescription, folder: RunF
     return run_here(bound, config, cluster.only(place.slot for place in chosen.ranks), folder, decision.mode)
 
 
-def _report(folder: RunFolder) -> None:
-    """Print the run's table and draw its pictures; a fault there does not undo a finished run."""
+def _report(folder: RunFolder, *, brief: bool) -> None:
+    """Print the run's table and draw its pictures, or these alone; a fault there does not undo a finished run."""
     from analysis import throughput
 
     try:
-        throughput.main([str(folder.path)])
+        with redirect_stdout(io.StringIO()) if brief else nullcontext():
+            throughput.main([str(folder.path)])
     except Exception as error:
         LOG.warning("the run is complete, but its report failed: %s: %s", type(error).__name__, error)
-
-
-def _refuse_idle_nodes(cluster: ClusterDescription, chosen: Plan, decision: Decision) -> None:
-    """Raise ConfigurationError where a plan leaves nodes out that a Slurm job of this cluster file would hold."""
-    idle = [node.slot for node in cluster.nodes if node.slot not in {place.slot for place in chosen.ranks}]
-    if idle and decision.mode in ("slurm", "srun"):
-        raise ConfigurationError(f"the plan leaves out {', '.join(idle)}, which the job would hold for nothing. Lower "
-                                 "cluster.partitions.LABEL.nodes by them, or set parallel.leave_nodes_out=false.")
 
 
 def refuse_unsupported(config: Any) -> None:

@@ -48,6 +48,7 @@ def report_error(settings: RankSettings, error: Exception) -> None:
         "type": type(error).__name__,
         "message": str(error),
         "ours": isinstance(error, HolmesError),
+        "names_rank": getattr(error, "names_rank", False),
         "traceback": "".join(traceback.format_exception(error)),
     }
     settings.folder.rank_error_path(settings.rank).write_text(json.dumps(report, indent=2))

@@ -57,7 +57,7 @@ def compare(first: Compared, second: Compared) -> tuple[Row, ...]:
         _figure("predicted step", a.predicted.step_seconds, b.predicted.step_seconds, _seconds),
         _figure("predicted tokens/s", a.predicted.tokens_per_second, b.predicted.tokens_per_second, "{:,.0f}".format),
         _figure("predicted TFLOPS a GPU", a.predicted.tflops_per_gpu, b.predicted.tflops_per_gpu, "{:.3g}".format),
-        _figure("predicted bubble", a.predicted.bubble_fraction, b.predicted.bubble_fraction, "{:.1%}".format),
+        _figure("predicted: ranks idle", a.predicted.idle_fraction, b.predicted.idle_fraction, "{:.1%}".format),
     ]
     if first.measured_seconds is not None or second.measured_seconds is not None:
         rows.append(_figure("measured step, median", first.measured_seconds, second.measured_seconds, _seconds))

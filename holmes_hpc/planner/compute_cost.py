@@ -140,7 +140,8 @@ def _directions(work: Work, layers: int, others: tuple[str, ...], looks_up: bool
         found.append((1.0, head_seconds(work)))
     if looks_up:
         found.append((1.0, embedding_seconds(work)))
-    each = [(count, unit_directions(work, unit, ring)) for count, unit in found]
+    slowdown = work.gpu.slowdown(work.precision)
+    each = [(count, unit_directions(work, unit.times(slowdown), ring)) for count, unit in found]
     return Directions(sum(count * times.forward for count, times in each),
                       sum(count * times.backward_input for count, times in each),
                       sum(count * times.backward_weight for count, times in each))

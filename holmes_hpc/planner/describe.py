@@ -25,8 +25,19 @@ def render(plan: Plan, cluster: ClusterDescription) -> RenderableType:
     parts: list[RenderableType] = [_headline(plan), _fabrics(plan, cluster), _pipelines(plan), _groups(plan)]
     if plan.rejected:
         parts.append(_rejected(plan))
-    parts += [Text(f"note: {note}", style="dim") for note in plan.notes]
+    notes = [*_place_names(plan), *plan.notes]
+    parts += [Text(f"note: {note}", style="dim") for note in notes]
     return Lines(*parts)
+
+
+def _place_names(plan: Plan) -> list[str]:
+    """Say what the names of nodes mean in a plan that no machines were given to yet."""
+    first = plan.ranks[0]
+    if first.node is not None:
+        return []
+    label = first.slot.rpartition("/")[0]
+    return [f"{first.slot} is the first node of the label {label}: an emulated or local run calls it "
+            f"{first.slot.replace('/', '-')}, a job of Slurm by its host name"]
 
 
 def _headline(plan: Plan) -> Text:
@@ -40,10 +51,20 @@ def _headline(plan: Plan) -> Text:
                 f"{_options(plan)}\n")
     text.append(f"predicted for {machine}: ")
     text.append(f"{seconds_words(predicted.step_seconds)} a step", style="bold")
-    bubble = "" if predicted.bubble_fraction is None else f", bubble {100 * predicted.bubble_fraction:.0f} %"
+    idle = predicted.idle_fraction
+    computing = "" if idle is None else f", ranks compute {100 * (1 - idle):.0f} %"
     text.append(f", {predicted.tokens_per_second:,.0f} tokens/s, {predicted.tflops_per_gpu:.3g} TFLOPS a GPU, at most "
-                f"{max(predicted.memory_gib_per_rank):.1f} GiB a rank{bubble}")
+                f"{max(predicted.memory_gib_per_rank):.1f} GiB a rank{computing}")
     return text
+
+
+def in_a_line(plan: Plan) -> str:
+    """Return what a plan is in a few words: strategy, pipelines, schedule and predicted seconds."""
+    depths = sorted({len(pipeline.stages) for pipeline in plan.pipelines})
+    stages = "-".join(map(str, dict.fromkeys((depths[0], depths[-1])))) + (" stage" if depths == [1] else " stages")
+    count = len(plan.pipelines)
+    return (f"{plan.strategy}: {plan.world_size} ranks, {count} pipeline{'s' if count > 1 else ''} of {stages}, "
+            f"{plan.schedule.name}, predicted {seconds_words(plan.predicted.step_seconds)} a step")
 
 
 def _options(plan: Plan) -> str:

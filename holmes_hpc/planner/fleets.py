@@ -7,6 +7,7 @@ the fill, as if all other pipelines were alike; the exact price comes later from
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import math
@@ -80,7 +81,8 @@ class Knapsack:
         self.kinds, self.microbatches = kinds, microbatches
         self.granules = _granules(kinds)
         self.limits = tuple(kind.total_gpus // granule for kind, granule in zip(kinds, self.granules, strict=True))
-        bundles = [self._bundle(template) for template in templates]
+        bundle = functools.cache(self._bundle)
+        bundles = [bundle(template.gpus(len(kinds))) for template in templates]
         kept = [i for i, bundle in enumerate(bundles) if bundle is not None]
         self.templates = [templates[i] for i in kept]
         self.syncs = [syncs[i] for i in kept]
@@ -110,9 +112,8 @@ class Knapsack:
             if fleet is not None:
                 yield fleet
 
-    def _bundle(self, template: Template) -> tuple[int, tuple[int, ...]] | None:
-        """Return the fewest copies that take whole granules of every kind, and those granules."""
-        taken = template.gpus(len(self.kinds))
+    def _bundle(self, taken: tuple[int, ...]) -> tuple[int, tuple[int, ...]] | None:
+        """Return the fewest copies of a template of so many GPUs that take whole granules, and those granules."""
         copies = math.lcm(*(granule // math.gcd(granule, gpus)
                             for granule, gpus in zip(self.granules, taken, strict=True)))
         weight = tuple(copies * gpus // granule for granule, gpus in zip(self.granules, taken, strict=True))

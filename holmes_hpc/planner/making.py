@@ -9,6 +9,8 @@ from typing import Any
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine
+from holmes_hpc.cluster.host import speed_words
+from holmes_hpc.planner.garbage import rare_collections
 from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.priced import Priced
 from holmes_hpc.planner.representatives import representatives
@@ -32,7 +34,8 @@ def plan(config: Any, mode: str | None = None, cluster: ClusterDescription | Non
     Raises ConfigurationError for settings that contradict one another, PlanRefusedError when no plan exists.
     """
     task = task_of(config, mode, cluster)
-    return assemble(task, *search(task, progress))
+    with rare_collections():
+        return assemble(task, *search(task, progress))
 
 
 def task_of(config: Any, mode: str | None = None, cluster: ClusterDescription | None = None) -> Task:
@@ -100,7 +103,9 @@ def _notes(whole: Task, best: Priced) -> tuple[str, ...]:
     layout, task = best.layout, best.task
     if task.machine.label == "emulated":
         notes.append("predicted for this machine, which emulates the cluster")
-    elif task.settings.precision == "float32" and any(
+    if any(kind.name == "cpu" for kind in task.machine.gpus.values()):
+        notes.append(speed_words())
+    if task.machine.label != "emulated" and task.settings.precision == "float32" and any(
             task.machine.gpu(node).peak_tflops.get("float16") for node in task.cluster.nodes):
         notes.append("priced in float32; train.precision=bfloat16 (float16 on GPUs without it) is several times faster")
     across = [layout.groups[i] for reduction in layout.reductions for i in (*reduction.inner, *reduction.outer)

@@ -44,7 +44,7 @@ def _predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
         tokens_per_second=samples * architecture.sequence_length / seconds,
         tflops_per_gpu=flops / (seconds * world * 1e12),
         memory_gib_per_rank=memory,
-        bubble_fraction=max(0.0, 1.0 - busy / seconds),
+        idle_fraction=max(0.0, 1.0 - busy / seconds),
     )
 
 

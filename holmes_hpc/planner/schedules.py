@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.classic import classic_orders, is_unshared
 from holmes_hpc.planner.interleaving import goes_round, interleaved_orders
 from holmes_hpc.planner.ordering import FORWARD, WEIGHT, Work, order_work
 from holmes_hpc.planner.policies import Place, gpipe_policy, one_f_one_b_policy, row_of, zero_bubble_policy
@@ -50,6 +51,8 @@ def _orders(pipelines: Sequence[Pipeline], groups: Sequence[Group],
         return order_work(pipelines, zero_bubble_policy(pipelines, warmups, choice))
     if choice.chunks > 1 and goes_round(pipelines, choice.chunks):
         return interleaved_orders(pipelines, choice.chunks, warmups)
+    if is_unshared(pipelines):
+        return classic_orders(pipelines, warmups)
     return order_work(pipelines, one_f_one_b_policy(pipelines, warmups))
 
 

@@ -110,6 +110,7 @@ class _Simulation:
             rank = stuck[0]
             raise ValueError(f"rank {rank} waits for ever at {self.actions[rank][self.position[rank]]}")
         self.transfers.sort(key=lambda transfer: transfer[2])
+        del self.collectives  # which knows this object: together they would be garbage that is found late
         return Timeline(self.end, self.busy, self.records, self.transfers)
 
     def _at(self, time: float, call: Callable[..., None], *arguments: object) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import string
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.runs.files import storage_error, write_json_atomic, write_text_atomic
 from holmes_hpc.runs.metrics import MetricsWriter
+from holmes_hpc.runs.place import check_name, missing_folders
 
 __all__ = ["RunFolder", "new_run_id", "write_json_atomic"]
 
@@ -26,23 +29,27 @@ class RunFolder:
     path: Path
 
     @classmethod
-    def create(cls, base: Path, name: str) -> RunFolder:
-        """Make a new run folder with its sub-folders and return it.
+    def create(cls, base: Path, name: str, files: Mapping[str, str] | None = None) -> RunFolder:
+        """Make a new run folder with its sub-folders and its first `files`, text by name, and return it.
 
         Raises ConfigurationError for a name that is no single folder name or a place that cannot be written,
-        and RunFailedError where the disk is full.
+        and RunFailedError where the disk is full; then nothing that was made stays.
         """
-        if name in ("", ".", "..") or "/" in name or "\0" in name:
-            raise ConfigurationError(f"run.name={name!r} cannot name a folder; use a word without `/`, "
-                                     f"such as run.name=first_try")
+        check_name(name)
         parent = Path(base).expanduser().absolute() / name
+        made, path = missing_folders(parent), None
         try:
             parent.mkdir(parents=True, exist_ok=True)
-            folder = cls(_make_unique(parent))
+            folder = cls(path := _make_unique(parent))
             for part in (folder.ranks, folder.logs, folder.checkpoints):
                 part.mkdir()
-        except OSError as error:
-            raise storage_error(Path(error.filename or parent), error) from error
+            for file, text in (files or {}).items():
+                folder.write_text(folder.path / file, text)
+        except (OSError, HolmesError) as error:
+            _remove(path, made)
+            if isinstance(error, OSError):
+                raise storage_error(Path(error.filename or parent), error) from error
+            raise
         return folder
 
     @classmethod
@@ -172,6 +179,15 @@ def new_run_id() -> str:
     """Return an id such as 20261129-201530-x7k2, which sorts by time."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     return f"{stamp}-{''.join(secrets.choice(_RANDOM_CHARACTERS) for _ in range(4))}"
+
+
+def _remove(path: Path | None, made: list[Path]) -> None:
+    """Remove a run folder and those of the folders `made` for it that hold nothing else, the innermost first."""
+    if path is not None:
+        shutil.rmtree(path, ignore_errors=True)
+    for folder in made:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _make_unique(parent: Path) -> Path:

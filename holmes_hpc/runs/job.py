@@ -61,7 +61,7 @@ def write_job(folder: RunFolder, ranks: Sequence[tuple[int, str, int | None]] = 
         "main_start": start,
         "host": socket.gethostname(),
         "user": _user_name(),
-        "command": [_without_secrets(word) for word in (sys.argv if command is None else command)],
+        "command": [without_secrets(word) for word in (sys.argv if command is None else command)],
         "folder": os.getcwd(),
         "environment": told_environment(environment or {}),
         "versions": _versions(),
@@ -87,11 +87,11 @@ def told_environment(environment: Mapping[str, str]) -> dict[str, str]:
     A list of what may pass, since nobody can list all names of secrets; of those that pass, names such as SLURM_JWT
     are left out still.
     """
-    return {name: _without_secrets(value) for name, value in sorted(environment.items())
+    return {name: without_secrets(value) for name, value in sorted(environment.items())
             if _TOLD.fullmatch(name) and not _SECRET.search(name)}
 
 
-def _without_secrets(text: str) -> str:
+def without_secrets(text: str) -> str:
     """Return text with the value of every `NAME=value` hidden whose name is that of a secret, and logins in URLs."""
     text = _ASSIGNMENT.sub(lambda match: f"{match[1]}={_HIDDEN}" if _SECRET.search(match[1]) else match[0], text)
     return _LOGIN.sub(_HIDDEN, text)

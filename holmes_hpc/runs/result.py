@@ -65,6 +65,14 @@ def _median_speed(records: list[dict[str, Any]]) -> float | None:
     return statistics.median(measured) if measured else None
 
 
+def median_step_seconds(folder: RunFolder) -> float | None:
+    """Return the median seconds of a run's steps without the first ones; None before the first step."""
+    by_step = {record.get("step"): record.get("step_seconds") for record in read_metrics(folder)}
+    seconds = [value for value in by_step.values() if isinstance(value, int | float)]
+    measured = seconds[min(WARMUP_STEPS, len(seconds) // 2):]
+    return statistics.median(measured) if measured else None
+
+
 def read_result(folder: RunFolder) -> dict[str, Any] | None:
     """Return result.json, or None where the run has not ended."""
     result = read_json(folder.result_path)

@@ -147,5 +147,7 @@ class Start:
             return f"{who} was ended by {end['told']}; {log}"
         if not isinstance(report, dict):
             return f"{who} ended with status {end['status']}; {log}"
+        if report.get("names_rank"):
+            return str(report["message"])
         words = report["message"] if report.get("ours") else f"{report['type']}: {report['message']}"
         return f"{words} [{who}; {log}]"

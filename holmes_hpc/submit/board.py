@@ -18,6 +18,7 @@ from holmes_hpc.submit.watch import Watched
 
 TRACEBACK_LINES = 6
 COLUMNS = ("job", "run", "state", "step", "tokens/s", "loss")
+NUMBERS = ("step", "tokens/s", "loss")
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def table(rows: Sequence[Row]) -> Table:
     drawn = Table(box=None, pad_edge=False)
     named = any(row.words for row in rows)
     for name in COLUMNS + (("overrides",) if named else ()):
-        drawn.add_column(name, justify="right" if name in ("step", "tokens/s", "loss") else "left",
+        drawn.add_column(name, justify="right" if name in NUMBERS else "left",
                          overflow="fold" if name == "overrides" else "ellipsis", no_wrap=name != "overrides")
     for row in rows:
         cells = row.cells()
@@ -102,10 +103,13 @@ def table(rows: Sequence[Row]) -> Table:
 def text(rows: Sequence[Row]) -> str:
     """Return the rows as aligned lines of plain text."""
     named = any(row.words for row in rows)
-    lines = [COLUMNS + (("overrides",) if named else ()), *(row.cells() for row in rows)]
+    return aligned([COLUMNS + (("overrides",) if named else ()), *(row.cells() for row in rows)])
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines of cells, the first their head, with columns of one width; numbers stand at the right."""
     widths = [max(len(line[column]) for line in lines if column < len(line)) for column in range(len(lines[0]))]
-    align: list[Callable[[str, int], str]] = [str.rjust if name in ("step", "tokens/s", "loss") else str.ljust
-                                              for name in lines[0]]
+    align: list[Callable[[str, int], str]] = [str.rjust if name in NUMBERS else str.ljust for name in lines[0]]
     return "".join("  ".join(align[column](cell, widths[column]) for column, cell in enumerate(line)).rstrip() + "\n"
                    for line in lines)
 

@@ -16,7 +16,7 @@ from holmes_hpc.submit.commands import known_partitions, nodes_of_job
 
 @dataclass(frozen=True)
 class Decision:
-    """The mode and a line that says why.
+    """The mode and a short line that says why; `not_slurm` says at length why `auto` did not choose Slurm.
 
     `rank`: this process is one rank of a step that srun started; `srun`: start a step in the allocation that this
     process runs in; `slurm`: submit; `emulated` and `local`: here.
@@ -24,6 +24,12 @@ class Decision:
 
     mode: str
     reason: str
+    not_slurm: str = ""
+
+    @property
+    def full_reason(self) -> str:
+        """The reason with all that is known."""
+        return f"{self.reason}; not to Slurm: {self.not_slurm}" if self.not_slurm else self.reason
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ def decide_mode(config: Any, cluster: ClusterDescription, environment: Mapping[s
     wanted = str(config.launch.mode)
     if wanted == "local":
         return Decision("local", "plain local processes, as launch.mode=local says; NICs are not emulated")
-    why = ""
+    short = why = ""
     if wanted in ("auto", "slurm"):
         decision = _slurm(config, cluster, environment, probes)
         if decision.mode != "none":
@@ -56,13 +62,13 @@ def decide_mode(config: Any, cluster: ClusterDescription, environment: Mapping[s
         if wanted == "slurm":
             raise LaunchImpossibleError(f"launch.mode=slurm is impossible here: {decision.reason}; "
                                         "use launch.mode=auto, emulated or local")
-        why = f"; not to Slurm: {decision.reason}"
+        short, why = decision.not_slurm, decision.reason
     available, reason = probes.namespaces()
     if available:
-        return Decision("emulated", f"emulated cluster on this machine (network namespaces){why}")
+        return Decision("emulated", f"emulated cluster on this machine (network namespaces){short}", why)
     if wanted == "emulated":
         raise LaunchImpossibleError(f"launch.mode=emulated is impossible here: {reason}; or use launch.mode=local")
-    return Decision("local", f"plain local processes, NICs are not emulated: {reason}{why}")
+    return Decision("local", f"plain local processes, NICs are not emulated: {reason}{short}", why)
 
 
 def _slurm(config: Any, cluster: ClusterDescription, environment: Mapping[str, str], probes: Probes) -> Decision:
@@ -90,7 +96,8 @@ def _submission(config: Any, probes: Probes) -> Decision:
     unknown = sorted(wanted - known)
     if unknown:
         return Decision("none", f"Slurm knows no partition {', '.join(unknown)}; it knows {', '.join(sorted(known))}; "
-                                "set cluster.partitions.<label>.partition")
+                                "set cluster.partitions.<label>.partition",
+                        "; not to Slurm, which lacks some of its partitions (launch.dry_run=true says which)")
     return Decision("slurm", f"Slurm, partitions {', '.join(sorted(wanted))}")
 
 

@@ -140,7 +140,9 @@ class NetworkBytes:
 class Prediction:
     """What the cost model expects of a plan. `machine` is `described` or `emulated`.
 
-    `bytes_by_network` is known of the chosen plan only; what stays inside a node is not in it.
+    `idle_fraction` is the share of the step that ranks, on average, do not compute, whatever they wait for; the
+    measured `bubble_fraction` is the part of it in which they wait for other stages. `bytes_by_network` is known of
+    the chosen plan only; what stays inside a node is not in it.
     """
 
     machine: str
@@ -148,7 +150,7 @@ class Prediction:
     tokens_per_second: float
     tflops_per_gpu: float
     memory_gib_per_rank: tuple[float, ...]
-    bubble_fraction: float | None = None
+    idle_fraction: float | None = None
     bytes_by_network: tuple[NetworkBytes, ...] = ()
 
 

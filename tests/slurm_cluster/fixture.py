@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -44,6 +45,12 @@ def slurm_accounting(make_slurm: MakeSlurm) -> SlurmCluster:
 
 
 @pytest.fixture(params=["installed", "tree"])
-def each_slurm(request: pytest.FixtureRequest, make_slurm: MakeSlurm) -> SlurmCluster:
-    """The cluster under the machine's own Slurm, and under that of the Debian 13 tree."""
-    return make_slurm(tree=tree_folder() if request.param == "tree" else None)
+def make_each_slurm(request: pytest.FixtureRequest, make_slurm: MakeSlurm) -> MakeSlurm:
+    """`make_slurm` under the machine's own Slurm, and under that of the Debian 13 tree."""
+    return partial(make_slurm, tree=tree_folder() if request.param == "tree" else None)
+
+
+@pytest.fixture
+def each_slurm(make_each_slurm: MakeSlurm) -> SlurmCluster:
+    """The cluster `slurm` under both."""
+    return make_each_slurm()

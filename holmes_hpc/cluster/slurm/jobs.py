@@ -19,6 +19,7 @@ ACCOUNTING_FIELDS = "JobID,JobIDRaw,State,ExitCode,Partition,NodeList"
 """for `sacct --parsable2 --format`, read by `read_sacct`; 22.05 has no field for restarts"""
 
 _ID = re.compile(r"(?P<job>[0-9]+)(?:\+(?P<component>[0-9]+)|_(?P<task>[0-9]+|\[.*\]))?(?:\.(?P<step>.+))?")
+_BITMAP = re.compile("0[xX][0-9a-fA-F]+")
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,16 @@ def read_job_id(text: str) -> JobId:
 
 
 def read_task_numbers(text: str) -> tuple[int, ...]:
-    """Return the numbers of `[0-3,7%2]` or `[1-7:2]`. Raises SlurmOutputError for a text that is none."""
+    """Return the numbers of `[0-3,7%2]`, `[1-7:2]` or `[0x3FF%2]`, in which bit i stands for task i.
+
+    The last is what `sacct --json` says of tasks that wait. Raises SlurmOutputError for a text that is none.
+    """
+    listed = text.strip("[]").partition("%")[0]
+    if _BITMAP.fullmatch(listed):
+        bits = int(listed, 16)
+        return tuple(number for number in range(bits.bit_length()) if bits >> number & 1)
     numbers: list[int] = []
-    for part in text.strip("[]").partition("%")[0].split(","):
+    for part in listed.split(","):
         match = re.fullmatch(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?", part)
         if match is None:
             raise SlurmOutputError(f"{text!r} is no list of an array's tasks such as [0-3,7%2]; set "
@@ -161,8 +169,8 @@ def _of_accounting(job: Mapping[str, Any]) -> SlurmJob:
     if leader:
         identity = JobId(leader, _plain(job["het"].get("job_offset")) or 0)
     elif array:
-        task = _plain(job["array"].get("task_id"))
-        identity = JobId(array, task=str(task) if task is not None else f"[{job['array'].get('task')}]")
+        task, waiting = _plain(job["array"].get("task_id")), job["array"].get("task")
+        identity = JobId(array, task=str(task) if task is not None else f"[{waiting}]" if waiting else None)
     else:
         identity = JobId(int(job["job_id"]))
     return SlurmJob(

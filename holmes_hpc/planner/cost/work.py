@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster.gpus import Gpu
@@ -79,3 +79,11 @@ class Seconds:
     backward_sums: int = 0
     forward_launch: float = 0.0
     backward_launch: float = 0.0
+
+    def times(self, factor: float) -> Seconds:
+        """Return the same unit where everything takes `factor` times longer."""
+        if factor == 1.0:
+            return self
+        return replace(self, forward=self.forward * factor, backward_input=self.backward_input * factor,
+                       backward_weight=self.backward_weight * factor, again=self.again * factor,
+                       forward_launch=self.forward_launch * factor, backward_launch=self.backward_launch * factor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.making import task_of
@@ -12,13 +13,14 @@ from holmes_hpc.planner.settings import Task
 from holmes_hpc.values import Plan
 
 
-def restore(config: Any, plan: Plan, mode: str | None = None) -> tuple[Task, Layout]:
-    """Return the task and the layout of a plan that was made for a configuration; `mode` as in `planner.plan`.
+def restore(config: Any, plan: Plan, mode: str | None = None, cluster: ClusterDescription | None = None
+            ) -> tuple[Task, Layout]:
+    """Return the task and the layout of a plan that was made for a configuration.
 
-    The plan says which nodes are used, in which order, and what it chose itself. Raises ConfigurationError where the
-    plan is not of this cluster and model.
+    `mode` and `cluster` are as in `planner.plan`. The plan says which nodes are used, in which order, and what it chose
+    itself. Raises ConfigurationError where the plan is not of this cluster and model.
     """
-    task = task_of(config, mode)
+    task = task_of(config, mode, cluster)
     known = {node.slot: node for node in task.cluster.nodes}
     slots = tuple(dict.fromkeys(place.slot for place in plan.ranks))
     missing = [slot for slot in slots if slot not in known]

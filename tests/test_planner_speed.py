@@ -1,22 +1,28 @@
-"""What a search tells people who wait, and the bounds and budgets that keep it short."""
+"""What keeps a search short, and what it tells people who wait."""
 
 from __future__ import annotations
 
 import io
+import itertools
 from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from holmes_hpc import plan as plan_command
 from holmes_hpc.config.compose import compose
 from holmes_hpc.planner.bounds import least_seconds
+from holmes_hpc.planner.classic import classic_orders, is_unshared
 from holmes_hpc.planner.improve import improve
+from holmes_hpc.planner.ordering import order_work
+from holmes_hpc.planner.policies import one_f_one_b_policy
 from holmes_hpc.planner.priced import Priced
 from holmes_hpc.planner.progress import LINE_SECONDS, QUIET_SECONDS, search_progress
 from holmes_hpc.planner.search import search
 from holmes_hpc.planner.work import Allowance, Work, layout_units
-from holmes_hpc.values import Schedule
+from holmes_hpc.values import Pipeline, Schedule, Stage
 from tests.planner_problems import SMALL
 
 
@@ -73,6 +79,19 @@ def test_nothing_simulated_beats_its_bound(number: int, monkeypatch: pytest.Monk
     shares = [least_seconds(each.task, each.layout.pipelines, each.layout.micro_batch_size) / each.seconds
               for each in seen]
     assert 0.8 < max(shares) <= 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.lists(st.integers(1, 2), min_size=1, max_size=6), st.integers(1, 20)), min_size=1,
+                max_size=3), st.sets(st.tuples(st.integers(0, 2), st.integers(0, 4))), st.integers(1, 3))
+def test_the_closed_form_of_1f1b_is_what_list_scheduling_finds(shapes: list[tuple[list[int], int]],
+                                                               slow: set[tuple[int, int]], extra: int) -> None:
+    ranks = itertools.count()
+    pipelines = [Pipeline(count, tuple(Stage(tuple(itertools.islice(ranks, width)), s, 1)
+                                       for s, width in enumerate(widths))) for widths, count in shapes]
+    warmups = {(p, s): extra for p, s in slow if p < len(shapes) and s + 1 < len(shapes[p][0])}
+    assert is_unshared(pipelines)
+    assert classic_orders(pipelines, warmups) == order_work(pipelines, one_f_one_b_policy(pipelines, warmups))
 
 
 def test_a_budget_limits_what_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,77 @@
+"""`holmes calibrate RUN...`: correct how fast the planner takes GPUs to be, by what finished runs measured."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from holmes_hpc.cluster.calibrated import CalibratedGpu
+from holmes_hpc.config.folders import user_folder
+from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.front import report
+from holmes_hpc.planner.calibration import FinishedRun, calibrate, read_run, step_with, write_calibrated
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status: 2 for wrong arguments, and for runs that tell nothing."""
+    parser = argparse.ArgumentParser(prog="holmes calibrate", description=(
+        "Compare what ranks measured in finished runs with the cost model, and write one factor for each GPU kind and "
+        "precision, which later plans use. Links are measured by `holmes probe`."))
+    parser.add_argument("runs", nargs="+", metavar="RUN", type=Path,
+                        help="a run folder whose steps were recorded (train.timeline_every)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help=(
+        "the file to write (default: calibrated/CLUSTER.json in the folder of your own cluster files)"))
+    try:
+        arguments = parser.parse_args(argv)
+    except SystemExit as end:
+        return int(end.code or 0)
+    try:
+        runs = [read_run(path) for path in arguments.runs]
+        path = arguments.output or _default_path(runs)
+        found = calibrate(runs)
+        sys.stdout.write(gpu_table(found) + "\n" + step_table(runs, found))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_calibrated(path, found, runs)
+    except HolmesError as error:
+        return report("calibrate", error)
+    except OSError as error:
+        return report("calibrate", ConfigurationError(f"{error.filename}: {error.strerror}; name another file by "
+                                                      "--output"))
+    sys.stdout.write(f"\nwritten: {path}\nPlans use it with `calibrated: {path}` in the cluster file, or "
+                     f"cluster.calibrated={path}\n")
+    return 0
+
+
+def _default_path(runs: Sequence[FinishedRun]) -> Path:
+    names = list(dict.fromkeys(str(run.config.cluster.name) for run in runs))
+    if len(names) > 1:
+        raise ConfigurationError(f"the runs are of several clusters ({', '.join(names)}): name the file to write by "
+                                 "--output, or calibrate each cluster by itself")
+    return user_folder() / "calibrated" / f"{names[0]}.json"
+
+
+def gpu_table(found: Sequence[CalibratedGpu]) -> str:
+    """Return the factors as lines of text."""
+    lines = [f"{'GPU':<12} {'precision':<10} {'actions':>8} {'measured / modelled':>20}   of single stages"]
+    lines += [f"{each.gpu:<12} {each.precision:<10} {each.actions:>8} {each.slowdown:>20.3f}   "
+              f"{each.lowest:.3f} to {each.highest:.3f}" for each in found]
+    return "\n".join(lines) + "\n"
+
+
+def step_table(runs: Sequence[FinishedRun], found: Sequence[CalibratedGpu]) -> str:
+    """Return each run's step as measured, as modelled, and as predicted by the factors of the other runs."""
+    lines = [f"{'step of run':<44} {'measured':>11} {'modelled':>11} {'calibrated':>11}  by"]
+    for run in runs:
+        others = [other for other in runs if other is not run]
+        with_factors = step_with(run, calibrate(others) if others else found)
+        measured = "-" if run.measured_step_seconds is None else f"{run.measured_step_seconds:.4g} s"
+        name = f"{run.folder.name}/{run.folder.id}"
+        lines.append(f"{name:<44} {measured:>11} {run.modelled_step_seconds:>9.4g} s {with_factors:>9.4g} s  "
+                     f"{'the other runs' if others else 'itself'}")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

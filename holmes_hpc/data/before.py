@@ -1,0 +1,86 @@
+"""A look at the files of the data before anything is started, so that a wrong path costs no job and leaves no folder.
+
+What the ranks would refuse when they open the data is refused here, as far as it shows without reading all of it: text
+is not made into tokens, and what a plug-in reads is left to it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from holmes_hpc.architecture import Architecture
+from holmes_hpc.data.settings import SourceSettings, sources_of
+from holmes_hpc.data.sources import Source, check_tokenizers, open_source
+from holmes_hpc.data.text import text_files
+from holmes_hpc.data.tokenizer import ByteTokenizer, load_tokenizer
+from holmes_hpc.data.tokens import readable
+from holmes_hpc.errors import ConfigurationError, DataError
+from holmes_hpc.registry import SOURCES
+
+
+def check_data_files(data_config: Any, architecture: Architecture) -> None:
+    """Check the files that `config.data` names, unless `data.check_before_start` is false.
+
+    Raises ConfigurationError with what the ranks would say, and how to leave the check to them.
+    """
+    if not data_config.check_before_start:
+        return
+    try:
+        named = [settings for settings, _ in sources_of(data_config) if settings.kind not in SOURCES]
+        check_tokenizers([_checked(settings, architecture) for settings in named])
+    except DataError as error:
+        raise ConfigurationError(f"{error} Nothing was started. If the nodes see other files than this machine, set "
+                                 "data.check_before_start=false: then the ranks check them.") from error
+
+
+def _checked(settings: SourceSettings, architecture: Architecture) -> Source:
+    if settings.kind == "text":
+        return _checked_text(settings, architecture)
+    source = open_source(settings, architecture.vocab_size)
+    source.check(architecture.sequence_length, architecture.vocab_size)
+    return source
+
+
+def _checked_text(settings: SourceSettings, architecture: Architecture) -> Source:
+    """Check a folder of text; the source that is returned has tokens only where their number is known."""
+    tokenizer = load_tokenizer(settings.tokenizer, settings.end_of_document, settings.key("tokenizer"),
+                               settings.key("end_of_document"))
+    count = 0
+    for file in text_files(settings):
+        with readable(settings, file), file.open("rb"):
+            count += file.stat().st_size
+    _check_cache(settings.cache)
+    tokens = _Counted(0, count)
+    border = count - int(count * settings.validation_fraction)
+    source = Source(settings.label, tokens[:border], tokens[border:], tokenizer.vocab_size, tokenizer.identity)
+    source.check_vocabulary_size(architecture.vocab_size)
+    if isinstance(tokenizer, ByteTokenizer):
+        source.check_length(architecture.sequence_length)
+    return source
+
+
+def _check_cache(cache: Path) -> None:
+    existing = next(path for path in (cache.absolute(), *cache.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise DataError(f"data.cache={cache} cannot be written: {existing} is "
+                        f"{'not writable' if existing.is_dir() else 'no folder'}. Set data.cache to a folder that you "
+                        "may write and that has room for the tokens.")
+
+
+class _Counted:
+    """Tokens of which the number is known and nothing else."""
+
+    def __init__(self, begin: int, end: int) -> None:
+        self._begin, self._end = begin, end
+
+    def __len__(self) -> int:
+        return self._end - self._begin
+
+    def __getitem__(self, part: slice, /) -> _Counted:
+        begin, end, _ = part.indices(len(self))
+        return _Counted(self._begin + begin, self._begin + end)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        raise TypeError("these tokens are only counted")

@@ -1,0 +1,69 @@
+"""A sweep on this machine: its runs one after another, a line for each, and a table of all at the end."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holmes_hpc.errors import HolmesError
+from holmes_hpc.launch.here import INTERRUPTED
+from holmes_hpc.launch.train import run
+from holmes_hpc.runs import RunFolder, last_metrics, read_result
+from holmes_hpc.submit.board import aligned
+
+LOG = logging.getLogger(__name__)
+
+COLUMNS = ("run", "state", "step", "tokens/s", "loss", "overrides")
+REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run of the sweep that is over; `folder` is None where none was made."""
+
+    words: str
+    status: int
+    steps: int
+    folder: RunFolder | None = None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """The median over its steps, where it has completed."""
+        result = (self.folder and read_result(self.folder)) or {}
+        return result.get("tokens_per_second_median") if self.status == 0 else None
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the cells of COLUMNS."""
+        if self.folder is None:
+            return ("-", REFUSED, "", "", "", self.words)
+        result, last = read_result(self.folder) or {}, last_metrics(self.folder) or {}
+        speed, loss = result.get("tokens_per_second_median") or last.get("tokens_per_second"), last.get("loss")
+        return (f"{self.folder.name}/{self.folder.id}", str(result.get("status") or "unknown"),
+                f"{last.get('step', 0)}/{self.steps}", "" if speed is None else f"{speed:,.0f}",
+                "" if loss is None else f"{loss:.3f}", self.words)
+
+
+def run_in_turn(configs: Sequence[Any], words: Sequence[str]) -> list[tuple[int, float | None]]:
+    """Run the configurations of a sweep; return the exit status and the tokens per second of each.
+
+    `words` tell the runs apart. A run that cannot start or fails does not end the sweep. Raises SystemExit where one is
+    interrupted, after the table of those before it.
+    """
+    ended: list[Ended] = []
+    for number, (config, text) in enumerate(zip(configs, words, strict=True), start=1):
+        LOG.info("run %d of %d: %s", number, len(configs), text)
+        try:
+            status, folder = run(config, brief=True)
+            ended.append(Ended(text, status, config.train.steps, folder))
+        except HolmesError as error:
+            LOG.error("%s: %s", text, error)
+            ended.append(Ended(text, error.exit_status, config.train.steps))
+        if ended[-1].status == INTERRUPTED:
+            break
+    sys.stderr.write("\n" + aligned([COLUMNS, *(each.cells() for each in ended)]))
+    if ended[-1].status == INTERRUPTED:
+        raise SystemExit(INTERRUPTED)
+    return [(each.status, each.tokens_per_second) for each in ended]
