@@ -15,13 +15,15 @@ from holmes_hpc.planner.priced import Priced, exceeds_memory, make_layout, price
 from holmes_hpc.planner.proposals import Proposal
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.strategies import degrees_of, names, propose_by, with_defaults
-from holmes_hpc.planner.work import Work
+from holmes_hpc.planner.work import Work, layout_units
 from holmes_hpc.values import Rejected
 
 MOST_REJECTED = 10
 _MOST_SIMULATED = 8
 _MOST_SIMULATED_OF_ALL = 40
 """Layouts of the search for unlike pipelines that are simulated."""
+_MOST_DEAR = 6
+"""Layouts that are passed over because they cost more than what is left."""
 _WARMUP_FINALISTS = 8
 _WARMUP_SHARE = 0.5
 """Of the work, kept back for extra warm-up: across slow links it can turn the order of layouts."""
@@ -107,6 +109,7 @@ def _price_best(task: Task, proposals: Sequence[Proposal], work: Work, most: int
     kept_back = _WARMUP_SHARE * allowance.units if warms_up else 0.0
     priced: list[Priced] = []
     seen: set[tuple[object, ...]] = set()
+    dear = 0
     for proposal in ranked:
         if len(priced) >= most or (priced and (allowance.units <= kept_back or (ranked[0].fits and not proposal.fits))):
             break
@@ -123,7 +126,10 @@ def _price_best(task: Task, proposals: Sequence[Proposal], work: Work, most: int
             layout = make_layout(proposal.task, proposal.strategy, pipelines, proposal.micro_batch_size, proposal.rules)
         except PlanRefusedError:
             continue
-        if priced and allowance.is_beyond(proposal.task, layout):
+        if priced and layout_units(proposal.task, layout) > allowance.units - kept_back:
+            dear += 1  # Cheaper ones go before it, as long as they are not far to seek.
+            if dear > _MOST_DEAR:
+                break
             continue
         if any(each.reason for each in priced) and exceeds_memory(proposal.task, layout):
             continue  # One that does not fit is simulated, for what is said of it; the work is for those that do.
