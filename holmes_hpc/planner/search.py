@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.asymmetric import RECOMPUTATIONS
+from holmes_hpc.planner.chunking import in_chunks
 from holmes_hpc.planner.groups import GroupRules
 from holmes_hpc.planner.improve import improve
 from holmes_hpc.planner.manual import manual_pipelines
@@ -55,6 +56,8 @@ def search(task: Task, progress: Progress | None = None) -> tuple[Priced, tuple[
     if task.settings.strategy == "auto":
         work.say(f"planning: small changes to the best layouts{_so_far(priced)}")
         priced += improve(priced, work)
+        if task.settings.search_chunks:
+            priced += in_chunks(priced, work)
     fitting = [each for each in priced if not each.reason]
     if not fitting:
         raise PlanRefusedError(_why(priced, refusals))
