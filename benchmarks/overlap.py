@@ -47,7 +47,7 @@ LAYOUTS = {
     "PP2xDP2": ("cluster.nodes=4", "parallel.pipeline=2", "train.global_batch_size=4", "parallel.micro_batch_size=1",
                 "parallel.layer_split=uniform", "parallel.schedule=1f1b", "parallel.warmup_extra=0"),
 }
-"""The same batch in both, since all ranks share this machine's cores: with a larger one there is only compute to see."""
+"""The same batch in both: all ranks share this machine's cores, and with a larger one there is only compute to see."""
 
 PEERS = ("DDP", "ZeroRedundancyOptimizer")
 WARM_UP_STEPS = 2

@@ -132,18 +132,22 @@ def _main(command: Command, argv: list[str]) -> int:
 
 @contextmanager
 def logging_to_stderr(verb: str) -> Iterator[None]:
-    """Send what the library logs to stderr meanwhile, as the command's own words."""
+    """Send what the library logs to stderr meanwhile, as the command's own words.
+
+    Afterwards all is as before, the root logger too, which Hydra gives handlers of its own.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(f"holmes {verb}: %(message)s"))
-    logger = logging.getLogger("holmes_hpc")
-    before = logger.handlers[:], logger.level, logger.propagate
-    logger.handlers[:], logger.propagate = [handler], False
-    logger.setLevel(logging.INFO)
+    ours, root = logging.getLogger("holmes_hpc"), logging.getLogger()
+    before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in (ours, root)]
+    ours.handlers[:], ours.propagate = [handler], False
+    ours.setLevel(logging.INFO)
     try:
         yield
     finally:
-        logger.handlers[:], logger.propagate = before[0], before[2]
-        logger.setLevel(before[1])
+        for logger, handlers, level, propagate in before:
+            logger.handlers[:], logger.propagate = handlers, propagate
+            logger.setLevel(level)
 
 
 def _refuse_options(arguments: Namespace) -> None:

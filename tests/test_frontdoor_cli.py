@@ -146,7 +146,12 @@ def test_plan_prints_json_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_command_leaves_the_logger_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
-    logger = logging.getLogger("holmes_hpc")
-    before = logger.handlers[:], logger.level, logger.propagate
+    def state() -> list[object]:
+        return [(logger.handlers[:], logger.level, logger.propagate)
+                for logger in (logging.getLogger("holmes_hpc"), logging.getLogger())]
+
+    before = state()
     assert cli.run(["plan", "+cluster=nowhere"]) == 2
-    assert (logger.handlers[:], logger.level, logger.propagate) == before
+    assert state() == before
+    assert cli.run(["plan", "+cluster=mixed", "hydra.verbose=true"]) == 0
+    assert state() == before

@@ -130,6 +130,7 @@ def _inside(value: float, limits: Any) -> bool:
         and value >= limits.get("minimum", -math.inf)
         and value <= limits.get("maximum", math.inf)
         and value > limits.get("above", -math.inf)
+        and value < limits.get("below", math.inf)
     )
 
 

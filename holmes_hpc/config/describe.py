@@ -79,6 +79,8 @@ def _limits(setting: Setting) -> str:
         text += f" from {limits['minimum']:g}"
     if "maximum" in limits:
         text += f" up to {limits['maximum']:g}"
+    if "below" in limits:
+        text += f" and below {limits['below']:g}"
     return text
 
 

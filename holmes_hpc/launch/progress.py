@@ -90,5 +90,8 @@ class PlainReporter:
 
 def describe(row: dict[str, Any]) -> str:
     """Return loss, speed and MFU of a step in a few words."""
-    return (f"loss {row['loss']:.3f}  {row['tokens_per_second']:,.0f} tokens/s  "
-            f"{row['step_seconds'] * 1e3:.0f} ms/step  MFU {row['mfu']:.0%}")
+    # Null in the metrics is a number that is not finite.
+    loss = "nan" if row["loss"] is None else f"{row['loss']:.3f}"
+    skipped = f"  {row['skipped_steps']} steps left out" if row.get("skipped_steps") else ""
+    return (f"loss {loss}  {row['tokens_per_second']:,.0f} tokens/s  "
+            f"{row['step_seconds'] * 1e3:.0f} ms/step  MFU {row['mfu']:.0%}{skipped}")

@@ -20,7 +20,7 @@ from holmes_hpc.planner.placement import place, place_mesh, used_slots
 from holmes_hpc.planner.pricing import CostPricing, StagePricing
 from holmes_hpc.planner.proposals import Proposal
 from holmes_hpc.planner.settings import Task
-from holmes_hpc.planner.shapes import indivisible
+from holmes_hpc.planner.shapes import indivisible, tensor_degrees
 from holmes_hpc.planner.templates import BACKWARD_SHARE, Segment, Template, enumerate_segments, price_templates
 from holmes_hpc.values import Pipeline
 
@@ -198,12 +198,19 @@ def asymmetric_proposals(task: Task, strategy: str = "auto") -> list[Proposal]:
     return sorted(proposals, key=lambda each: each.estimate_seconds)
 
 
-def _proposals(task: Task, strategy: str, best: float) -> tuple[list[Proposal], bool]:
-    """Return layouts with one kind of recomputation that may be faster than `best`, and whether some did not fit."""
+def space_with_degrees(task: Task) -> Space:
+    """Return the space of a task. Raises PlanRefusedError where the asked tensor-parallel degree does not fit."""
     space = space_of(task)
     if not all(space.degrees):
+        tensor_degrees(task)  # says which degrees would
         raise PlanRefusedError(f"parallel.tensor={task.settings.tensor} does not divide the GPUs of every node and the "
                                "model's heads. Set it to a smaller number, or to null.")
+    return space
+
+
+def _proposals(task: Task, strategy: str, best: float) -> tuple[list[Proposal], bool]:
+    """Return layouts with one kind of recomputation that may be faster than `best`, and whether some did not fit."""
+    space = space_with_degrees(task)
     limit = best
     found = search_fleets(space, best)
     best = min([best, *(each.fleet.seconds for each in found[:1])])

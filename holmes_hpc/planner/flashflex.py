@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.asymmetric import Space, micro_batch_sizes_of, propose, space_of
+from holmes_hpc.planner.asymmetric import Space, micro_batch_sizes_of, propose, space_with_degrees
 from holmes_hpc.planner.fleets import Fleet, share_microbatches
 from holmes_hpc.planner.proposals import Proposal
 from holmes_hpc.planner.settings import Task
@@ -31,9 +31,9 @@ Vector = tuple[int, ...]
 def flashflex_proposals(task: Task) -> list[Proposal]:
     """Return the layouts of the hierarchical partition, best estimates first.
 
-    Raises PlanRefusedError when no partition fits into memory.
+    Raises PlanRefusedError when no partition fits into memory, or the asked tensor-parallel degree no node.
     """
-    space = space_of(task)
+    space = space_with_degrees(task)
     starts: list[tuple[float, int, tuple[Vector, ...]]] = []
     partitions = {size: _Partition(space, size, task.settings.global_batch_size // size)
                   for size in micro_batch_sizes_of(task)}

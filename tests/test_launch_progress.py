@@ -1,0 +1,43 @@
+"""The lines that follow a run, whatever its numbers are."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holmes_hpc.launch.progress import PlainReporter, describe
+from tests.runs_for_tests import train
+
+ROW = {"step": 1, "loss": 2.0, "tokens_per_second": 4096.0, "step_seconds": 0.1, "mfu": 0.25, "skipped_steps": 0}
+
+
+@pytest.mark.parametrize(("changed", "words"), [
+    ({}, "loss 2.000  4,096 tokens/s  100 ms/step  MFU 25%"),
+    ({"loss": None, "skipped_steps": 3}, "loss nan  4,096 tokens/s  100 ms/step  MFU 25%  3 steps left out"),
+    ({"loss": math.nan}, "loss nan  4,096 tokens/s  100 ms/step  MFU 25%"),
+])
+def test_a_step_in_words(changed: dict[str, Any], words: str) -> None:
+    assert describe({**ROW, **changed}) == words
+
+
+def test_a_validation_that_is_not_finite_is_said_too() -> None:
+    stream = io.StringIO()
+    PlainReporter(1, stream).step({**ROW, "validation_loss": math.nan})
+    assert "validation loss nan" in stream.getvalue()
+
+
+@pytest.mark.emulated
+def test_a_run_that_leaves_steps_out_is_followed_to_its_end(tmp_path: Path) -> None:
+    finished = train(tmp_path, [
+        "+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=1", "train.steps=4", "train.global_batch_size=4",
+        "parallel.micro_batch_size=2", "model.num_layers=1", "model.hidden_size=32", "model.num_heads=2",
+        "model.sequence_length=32", "optimizer=sgd", "optimizer.lr=1e30", "optimizer.min_lr=0",
+        "optimizer.clip_grad_norm=null", "optimizer.warmup_steps=0", "train.on_nonfinite=skip"])
+    assert finished.status == 0, finished.stderr
+    assert finished.result["status"] == "completed"
+    assert finished.rows[-1]["loss"] is None and finished.rows[-1]["skipped_steps"] > 0
+    assert "steps left out" in finished.stderr
