@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.fleet_memory import FleetMemory, sharers_hoped_for
 from holmes_hpc.planner.fleets import Fleet, Knapsack, alike_fleets, share_microbatches
 from holmes_hpc.planner.groups import GroupRules
 from holmes_hpc.planner.kinds import Kind, node_kinds, on_nodes
@@ -60,10 +61,16 @@ class Space:
         wanted = self.segments if segments is None else segments
         known = self._known.setdefault(size, {})
         new = [each for each in wanted if each not in known]
+        shared_by = sharers_hoped_for(self.kinds, self.task.settings.global_batch_size // size)
         known.update(dict.fromkeys(new))
         known.update({template.segments: template for template in
-                      price_templates(self.pricing, self.kinds, new, self.num_layers, size)})
+                      price_templates(self.pricing, self.kinds, new, self.num_layers, size, shared_by)})
         return [template for each in wanted if (template := known[each]) is not None]
+
+    @cached_property
+    def memory(self) -> FleetMemory:
+        """Whether fleets fit into memory."""
+        return FleetMemory(self.pricing, self.kinds, self.num_layers, two_level=self.task.settings.two_level)
 
     @property
     def short_of_memory(self) -> bool:
@@ -290,6 +297,8 @@ def micro_batch_sizes_of(task: Task) -> tuple[int, ...]:
 
 def propose(space: Space, fleet: Fleet, size: int, strategy: str) -> Iterator[Proposal]:
     """Yield the layouts of a fleet: stages together in nodes, or pipelines together, where that differs."""
+    like = len({space.spans(template) for template, _ in fleet.pipelines}) == 1
+    fleet, fits = space.memory.fitted(fleet, size, lambda template: space.sync_seconds(template, across=not like))
     task = on_nodes(space.task, used_slots(fleet, space.kinds))
     places = (True, False) if len(fleet.pipelines) > 1 and max(t.depth for t, _ in fleet.pipelines) > 1 else (True,)
     for together in places:
@@ -304,7 +313,7 @@ def propose(space: Space, fleet: Fleet, size: int, strategy: str) -> Iterator[Pr
             words += ", stages fill nodes" if together else ", pipelines fill nodes"
         actions = 6 * sum(template.depth * count for template, count in fleet.pipelines)
         yield Proposal(strategy, words, task, size, GroupRules(two_level=task.settings.two_level),
-                       space.placed_seconds(fleet, size, together=together), True, actions, build)
+                       space.placed_seconds(fleet, size, together=together), fits, actions, build)
 
 
 def describe_fleet(kinds: Sequence[Kind], fleet: Fleet) -> str:

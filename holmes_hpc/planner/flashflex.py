@@ -110,10 +110,12 @@ class _Partition:
                         yield tuple(sorted(changed))
 
     def _best_template(self, vector: Vector, pipelines: int) -> Template | None:
-        """Return the template of exactly these GPUs that passes its share of the batch soonest."""
+        """Return the template of exactly these GPUs that passes its share of the batch soonest, sync included."""
         share = max(1, self.microbatches // pipelines)
         templates = self.space.templates(self.size, list(_exact(self.space, vector)))
-        return min(templates, key=lambda each: each.fill + share * each.period, default=None)
+        several = pipelines > 1
+        return min(templates, default=None, key=lambda each: each.fill + share * each.period + (
+            self.space.sync_seconds(each, across=False) if several else 0.0))
 
 
 def _pipeline_counts(task: Task, space: Space, microbatches: int) -> list[int]:
