@@ -177,3 +177,11 @@ def test_a_failed_script_shows_the_end_of_its_log(tmp_path: Path) -> None:
     assert "TIMEOUT" in text
     assert text.endswith("DUE TO TIME LIMIT")
     assert text.count("\n") < 20
+
+
+def test_of_components_the_reason_that_does_not_go_by_is_told() -> None:
+    jobs = read_squeue("JOBID|JOBID|STATE|PARTITION|NODELIST|REASON|NAME\n"
+                       "16+0|16|PENDING|ib||PartitionNodeLimit|train\n16+1|17|PENDING|roce||Resources|train\n"
+                       "20+0|20|PENDING|ib||Priority|train\n20+1|21|PENDING|roce||Resources|train\n")
+    assert {whole: str(status) for whole, status in statuses(jobs).items()} == {
+        "16": "PENDING (PartitionNodeLimit)", "20": "PENDING (Priority)"}
