@@ -107,7 +107,8 @@ def _check_numbers(label: str, part: Any, name: str, nodes: list[SlurmNode]) -> 
     if len(nodes) < part.nodes:
         suiting = f" with the features {part.constraint}" if part.constraint else ""
         yield Fact(label, f"it wants {part.nodes} nodes, and the partition {name} has {len(nodes)}{suiting}: the job "
-                   "would wait for ever", f"lower {setting}.nodes, or correct {setting}.partition", fatal=True, unsaid=True)
+                   "would wait for ever", f"lower {setting}.nodes, or correct {setting}.partition", fatal=True,
+                   unsaid=True)
         return
     enough = [node for node in nodes if _has_gpus(part, node)]
     if len(enough) < part.nodes:
