@@ -16,7 +16,7 @@ from pathlib import Path
 
 from holmes_hpc.cluster import ClusterDescription, Node
 from holmes_hpc.planner.kinds import Kind
-from holmes_hpc.planner.pricing import Hop
+from holmes_hpc.planner.pricing import Held, Hop
 
 LAYERS, HIDDEN, SEQUENCE, VOCABULARY = 32, 4096, 4096, 32000
 _TFLOP, _GB = 1024.0**4, 1024.0**3
@@ -129,14 +129,14 @@ class ModelPricing:
         """Return nothing: the layers carry the vocabulary's part."""
         return 0.0
 
-    def layer_bytes(self, kind: Kind, tensor: int, samples: int) -> tuple[float, float]:
+    def layer_bytes(self, kind: Kind, tensor: int, samples: int) -> Held:
         """Return states and the activations of one micro-batch, which is all that this model counts."""
-        return (_LAYER_PARAMETERS * _BYTES_A_PARAMETER + samples * SEQUENCE * HIDDEN * 2) / tensor, 0.0
+        return Held((_LAYER_PARAMETERS * _BYTES_A_PARAMETER + samples * SEQUENCE * HIDDEN * 2) / tensor, 0.0, 0.0)
 
-    def end_bytes(self, kind: Kind, tensor: int, samples: int, *, first: bool, last: bool) -> tuple[float, float]:
+    def end_bytes(self, kind: Kind, tensor: int, samples: int, *, first: bool, last: bool) -> Held:
         """Return the tables of the ends and the working memory of a layer."""
         tables = (first + last) * VOCABULARY * HIDDEN * _BYTES_A_PARAMETER
-        return (tables + samples * SEQUENCE * HIDDEN * 34) / tensor, 0.0
+        return Held((tables + samples * SEQUENCE * HIDDEN * 34) / tensor, 0.0, 0.0)
 
     def free_bytes(self, kind: Kind) -> float:
         """Return a GPU's memory."""

@@ -5,11 +5,14 @@ What is enumerated, for each set of whole nodes that may be used and each micro-
 * every division of each node's ranks into tensor-parallel groups of the degrees that the model allows;
 * every way to put those groups into pipelines and into the order of stages, each rank in one stage, pipelines of any
   length beside one another, every cut of the layers and every division of the micro-batches;
-* every way to divide the groups into stages that all pipelines share (each rank may then serve several pipelines);
-* the schedules that the cost model compares for a layout, each with up to `most_warmup` extra warm-up forwards.
+* every way to divide the groups into stages that all pipelines share (each rank may then serve several pipelines),
+  every cut of the layers, and every division of the micro-batches between the pipelines;
+* the schedules that the cost model compares for a layout, and where messages cross Ethernet each of them with one extra
+  warm-up forward more until two in a row have not paid.
 
-Equal ranks of a node are not told apart. A layout is left out unpriced when a bound that no simulation can beat, its
-compute alone, is already above the limit that is asked for.
+Equal ranks of a node are not told apart, nor equal nodes. A layout is left out unpriced when a bound that no
+simulation can beat is already above the limit that is asked for: compute, messages alone on their links, and the
+optimizer's step. Backwards may be split in it, so that it holds for zero bubble too.
 """
 
 from __future__ import annotations
@@ -18,16 +21,21 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import NamedTuple
 
+from holmes_hpc.cluster import Node
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.groups import GroupRules, find_groups
 from holmes_hpc.planner.kinds import on_nodes
 from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.memory import USABLE_FRACTION
+from holmes_hpc.planner.network_cost import NetworkCost
 from holmes_hpc.planner.predict import predict
 from holmes_hpc.planner.schedule_choice import candidate_schedules
+from holmes_hpc.planner.schedules import slow_hops
 from holmes_hpc.planner.settings import Task
-from holmes_hpc.planner.step_prices import compute_cost, stage_seconds
+from holmes_hpc.planner.step_prices import compute_cost, stage_seconds, weight_seconds
 from holmes_hpc.values import Pipeline, ScheduleChoice, Stage
 
 Ranks = tuple[int, ...]
@@ -35,23 +43,36 @@ Names = dict[Ranks, tuple[str, int]]
 """Node and size of a tensor-parallel group: groups of one name are not told apart."""
 
 
+class Times(NamedTuple):
+    """Seconds of a stage for one micro-batch."""
+
+    forward: float
+    backward_input: float
+    backward_weight: float
+
+    @property
+    def whole(self) -> float:
+        return sum(self)
+
+
 class BruteForce:
     """All layouts of one task."""
 
-    def __init__(self, task: Task, *, may_idle: bool = True, most_warmup: int = 4, unlike: bool = True) -> None:
-        self.whole, self.may_idle, self.most_warmup, self.unlike = task, may_idle, most_warmup, unlike
+    def __init__(self, task: Task, *, may_idle: bool = True, unlike: bool = True) -> None:
+        self.whole, self.may_idle, self.unlike = task, may_idle, unlike
         self.task = task
         self.priced = self.looked_at = 0
         self.limit = math.inf
         self.best: tuple[ScheduleChoice, int, tuple[Pipeline, ...]] | None = None
         """Schedule, micro-batch size and pipelines of the fastest layout below the limit."""
-        self._times: dict[tuple[object, ...], float] = {}
+        self._times: dict[tuple[object, ...], Times] = {}
+        self._hops: dict[tuple[str, str, int], float] = {}
 
     def faster_than(self, limit_seconds: float) -> float:
         """Return the least step time of all layouts, or the limit when none is below."""
         self.limit = limit_seconds
         for task in self._tasks():
-            self.task, self._times = task, {}
+            self.task, self._times, self._hops = task, {}, {}
             for size in [n for n in range(1, task.settings.global_batch_size + 1)
                          if task.settings.global_batch_size % n == 0]:
                 for pipelines in self._layouts(size):
@@ -61,10 +82,14 @@ class BruteForce:
         return self.limit
 
     def _tasks(self) -> Iterator[Task]:
-        slots = [node.slot for node in self.whole.cluster.nodes]
-        for count in range(len(slots), 0, -1):
-            for chosen in itertools.combinations(slots, count):
-                yield on_nodes(self.whole, chosen)
+        nodes = self.whole.cluster.nodes
+        seen = set()
+        for count in range(len(nodes), 0, -1):
+            for chosen in itertools.combinations(nodes, count):
+                kinds = tuple(sorted(map(_kind, chosen)))
+                if kinds not in seen:
+                    seen.add(kinds)
+                    yield on_nodes(self.whole, [node.slot for node in chosen])
             if not self.may_idle:
                 return
 
@@ -74,58 +99,120 @@ class BruteForce:
             groups, reductions = find_groups(task.architecture, task.cluster, pipelines, GroupRules())
         except PlanRefusedError:
             return math.inf
-        best = math.inf
         layout = Layout(pipelines, groups, reductions, size, task.synchronization("auto"))
-        compared = candidate_schedules(task, layout)
-        choices = [*compared, *(dataclasses.replace(choice, warmup_extra=extra, hop_warmups=())
-                                for choice in compared for extra in range(self.most_warmup + 1))]
-        for choice in dict.fromkeys(choices):
-            self.priced += 1
-            predicted = predict(task, layout, choice)
-            fits = all(need <= task.machine.memory_gib(task.cluster.node_of(rank)) * USABLE_FRACTION
-                       for rank, need in enumerate(predicted.memory_gib_per_rank))
-            if not fits:
-                continue
-            if predicted.step_seconds < min(best, self.limit):
-                self.best = choice, size, pipelines
-            best = min(best, predicted.step_seconds)
-            if len({len(pipeline.stages) for pipeline in pipelines} - {1}) == 0:
-                break
+        best = math.inf
+        for choice in candidate_schedules(task, layout):
+            best = min(best, self._simulate(layout, choice))
+            if max(len(pipeline.stages) for pipeline in pipelines) == 1:
+                return best
+        if slow_hops(pipelines, groups):
+            for name in ("1f1b", "zero_bubble"):
+                best = min(best, self._warmer(layout, name, best))
         return best
 
-    def _bound(self, pipelines: Sequence[Pipeline], size: int) -> float:
-        """Return what no simulation beats: a rank's own work, and all that comes before its first micro-batch."""
-        busy: dict[int, float] = {}
-        bound = 0.0
-        for pipeline in pipelines:
-            last = len(pipeline.stages) - 1
-            before = 0.0
-            for s, stage in enumerate(pipeline.stages):
-                seconds = self._seconds(stage.ranks, stage.num_layers, s == 0, s == last, size)
-                for rank in stage.ranks:
-                    busy[rank] = busy.get(rank, 0.0) + pipeline.microbatches * seconds
-                bound = max(bound, before + pipeline.microbatches * seconds)
-                before += seconds
-            bound = max(bound, before)
-        return max(bound, *busy.values())
+    def _warmer(self, layout: Layout, name: str, best: float) -> float:
+        """Return the least step with more and more extra warm-up of all slow hops, with and without turns."""
+        for turn in dict.fromkeys(choice.turns for choice in candidate_schedules(self.task, layout)):
+            like = next(choice for choice in candidate_schedules(self.task, layout) if choice.name == name)
+            useless = 0
+            for extra in range(max(pipeline.microbatches for pipeline in layout.pipelines) + 1):
+                choice = dataclasses.replace(like, warmup_extra=extra, hop_warmups=(), turns=turn)
+                seconds = self._simulate(layout, choice)
+                useless = 0 if seconds < best * (1 - 1e-9) else useless + 1
+                best = min(best, seconds)
+                if useless > 2:
+                    break
+        return best
 
-    def _seconds(self, ranks: Ranks, layers: int, first: bool, last: bool, size: int) -> float:
+    def _simulate(self, layout: Layout, choice: ScheduleChoice) -> float:
+        """Return the step with a schedule; infinite where it does not fit into memory."""
+        task = self.task
+        self.priced += 1
+        predicted = predict(task, layout, choice)
+        if any(need > task.machine.memory_gib(task.cluster.node_of(rank)) * USABLE_FRACTION
+               for rank, need in enumerate(predicted.memory_gib_per_rank)):
+            return math.inf
+        if predicted.step_seconds < self.limit:
+            self.limit = predicted.step_seconds
+            self.best = choice, layout.micro_batch_size, layout.pipelines
+        return predicted.step_seconds
+
+    def _bound(self, pipelines: Sequence[Pipeline], size: int) -> float:
+        """Return what no simulation beats.
+
+        Before its first forward a rank waits for the stages before it, and after its last backward come theirs; what
+        makes the weights' gradients may be done beside those. The optimizer comes when all is done.
+        """
+        busy: dict[int, float] = {}
+        inputs: dict[int, float] = {}
+        first: dict[int, float] = {}
+        last: dict[int, float] = {}
+        for pipeline in pipelines:
+            before = after = 0.0
+            for s, stage in enumerate(pipeline.stages):
+                if s:
+                    hop = self._hop(pipeline.stages[s - 1].ranks, stage.ranks, size)
+                    before, after = before + hop, after + hop
+                times = self._seconds(stage.ranks, stage.num_layers, s == 0, s == len(pipeline.stages) - 1, size)
+                for rank in stage.ranks:
+                    count = pipeline.microbatches
+                    busy[rank] = busy.get(rank, 0.0) + count * times.whole
+                    inputs[rank] = inputs.get(rank, 0.0) + count * (times.forward + times.backward_input)
+                    first[rank] = min(first.get(rank, math.inf), before)
+                    last[rank] = min(last.get(rank, math.inf), after)
+                before, after = before + times.forward, after + times.backward_input
+        compute = max(max(first[rank] + busy[rank], first[rank] + inputs[rank] + last[rank]) for rank in busy)
+        return compute + self._optimizer(pipelines)
+
+    def _optimizer(self, pipelines: Sequence[Pipeline]) -> float:
+        """Return the longest optimizer step if all owners of a layer share its state."""
+        task, cost = self.task, compute_cost(self.task)
+        owners = [0] * task.architecture.num_layers
+        held: dict[int, set[int]] = {}
+        for pipeline in pipelines:
+            for stage in pipeline.stages:
+                for rank in stage.ranks:
+                    held.setdefault(rank, set()).update(range(stage.first_layer, stage.first_layer + stage.num_layers))
+        for layers in held.values():
+            for layer in layers:
+                owners[layer] += 1
+        layer_parameters = cost.parameter_count(("layers.0",))
+        return max(cost.optimizer_seconds(task.cluster.node_of(rank), layer_parameters * sum(
+            1 / owners[layer] for layer in layers)) for rank, layers in held.items())
+
+    def _hop(self, before: Ranks, after: Ranks, size: int) -> float:
+        """Return the seconds of one micro-batch's activations between two stages, with the link for itself."""
+        if set(before) & set(after):
+            return 0.0
+        task = self.task
+        key = task.cluster.node_of(before[0]).slot, task.cluster.node_of(after[0]).slot, size
+        if key not in self._hops:
+            pair = before[0], after[0]
+            whole = task.architecture.boundary_bytes(size, compute_cost(task).element_bytes)
+            self._hops[key] = NetworkCost(task.machine).message(task.cluster.shared_network(pair), *pair, whole).seconds
+        return self._hops[key]
+
+    def _seconds(self, ranks: Ranks, layers: int, first: bool, last: bool, size: int) -> Times:
         node = self.task.cluster.node_of(ranks[0])
         key = node.slot, len(ranks), layers, first, last, size
         if key not in self._times:
             units = self.task.architecture.stage_units(0, layers, first=first, last=last)
-            self._times[key] = sum(stage_seconds(self.task, compute_cost(self.task), ranks, units, size))
+            cost = compute_cost(self.task)
+            forward, backward = stage_seconds(self.task, cost, ranks, units, size)
+            weight = weight_seconds(self.task, cost, ranks, units, size)
+            self._times[key] = Times(forward, backward - weight, weight)
         return self._times[key]
 
     def _layouts(self, size: int) -> Iterator[tuple[Pipeline, ...]]:
         microbatches = self.task.settings.global_batch_size // size
         for groups in self._groups():
             names = {group: (self.task.cluster.node_of(group[0]).slot, len(group)) for group in groups}
-            for lists in _lists_of(groups, names) if self.unlike else ():
+            alike = _exchanges(self.task.cluster.nodes)
+            for lists in _lists_of(groups, names, alike) if self.unlike else ():
                 yield from self._cut(lists, microbatches, size)
-            for stages in _ordered_partitions(groups, names):
+            for stages in _ordered_partitions(groups, names, alike):
                 if any(len(stage) > 1 for stage in stages):
-                    yield from self._meshes(stages, microbatches)
+                    yield from self._meshes(stages, microbatches, size)
 
     def _groups(self) -> Iterator[tuple[Ranks, ...]]:
         """Yield every division of the ranks into tensor-parallel groups."""
@@ -156,25 +243,53 @@ class BruteForce:
 
     def _most(self, stages: Sequence[Ranks], cut: Sequence[int], size: int) -> int:
         """Return the most micro-batches that a pipeline can pass within the limit, by its compute alone."""
-        before, most, last = 0.0, 10**9, len(cut) - 1
+        before, after, most, last = 0.0, 0.0, 10**9, len(cut) - 1
         for s, (ranks, layers) in enumerate(zip(stages, cut, strict=True)):
-            seconds = self._seconds(ranks, layers, s == 0, s == last, size)
-            most = min(most, int((self.limit - before) / seconds))
-            before += seconds
-        return most if before < self.limit else 0
+            if s:
+                hop = self._hop(stages[s - 1], ranks, size)
+                before, after = before + hop, after + hop
+            times = self._seconds(ranks, layers, s == 0, s == last, size)
+            most = min(most, int((self.limit - before) / times.whole),
+                       int((self.limit - before - after) / (times.forward + times.backward_input)))
+            before, after = before + times.forward, after + times.backward_input
+        return most
 
-    def _meshes(self, stages: Sequence[Sequence[Ranks]], microbatches: int) -> Iterator[tuple[Pipeline, ...]]:
-        """Yield pipelines through shared stages: the common refinement of each stage's equal division of the batch."""
+    def _meshes(self, stages: Sequence[Sequence[Ranks]], microbatches: int,
+                size: int) -> Iterator[tuple[Pipeline, ...]]:
+        """Yield pipelines through shared stages: the common refinement of the equal divisions of all stages."""
         layers = self.task.architecture.num_layers
-        points = sorted({i * microbatches / len(stage) for stage in stages for i in range(len(stage) + 1)})
-        ends = [round(point) for point in points]
-        if len(stages) > layers or any(a == b for a, b in itertools.pairwise(ends)):
+        points = sorted({Fraction(i, len(stage)) for stage in stages for i in range(len(stage) + 1)})
+        if len(stages) > layers or microbatches < len(points) - 1:
             return
-        middles = [(a + b) / 2 / microbatches for a, b in itertools.pairwise(points)]
+        middles = [(a + b) / 2 for a, b in itertools.pairwise(points)]
         ways = [[stage[int(middle * len(stage))] for stage in stages] for middle in middles]
-        counts = [b - a for a, b in itertools.pairwise(ends)]
         for cut in _compositions(layers, len(stages)):
-            yield tuple(_pipeline(way, cut, count) for way, count in zip(ways, counts, strict=True))
+            if microbatches > sum(self._most(way, cut, size) for way in ways):
+                continue
+            for counts in self._shares(ways, cut, microbatches, size):
+                yield tuple(_pipeline(way, cut, count) for way, count in zip(ways, counts, strict=True))
+
+    def _shares(self, ways: Sequence[Sequence[Ranks]], cut: Sequence[int], microbatches: int,
+                size: int) -> Iterator[tuple[int, ...]]:
+        """Yield the divisions of the micro-batches that leave no rank busy for longer than the limit."""
+        last = len(cut) - 1
+        rates = [{rank: self._seconds(ranks, count, s == 0, s == last, size).whole
+                  for s, (ranks, count) in enumerate(zip(way, cut, strict=True)) for rank in ranks} for way in ways]
+
+        def divide(p: int, left: int, busy: dict[int, float]) -> Iterator[tuple[int, ...]]:
+            if p == len(ways):
+                if left == 0:
+                    yield ()
+                return
+            fewest = left if p == len(ways) - 1 else 1
+            for count in range(fewest, left - (len(ways) - p - 1) + 1):
+                now = {**busy, **{rank: busy.get(rank, 0.0) + count * each for rank, each in rates[p].items()}}
+                if max(now.values()) >= self.limit:
+                    return
+                for others in divide(p + 1, left - count, now):
+                    yield (count, *others)
+
+        yield from divide(0, microbatches, {})
 
 
 def _pipeline(stages: Sequence[Ranks], cut: Sequence[int], microbatches: int) -> Pipeline:
@@ -229,22 +344,42 @@ def _set_partitions(items: Sequence[Ranks]) -> Iterator[list[list[Ranks]]]:
         yield [[first], *partition]
 
 
-def _lists_of(groups: Sequence[Ranks], names: Names) -> Iterator[tuple[tuple[Ranks, ...], ...]]:
+def _kind(node: Node) -> tuple[object, ...]:
+    return node.fabric, node.gpu, node.gpus, node.nic, node.nics, node.ethernet_gbps
+
+
+def _exchanges(nodes: Sequence[Node]) -> list[dict[str, str]]:
+    """Return every way to name equal nodes anew."""
+    kinds: dict[object, list[str]] = {}
+    for node in nodes:
+        kinds.setdefault(_kind(node), []).append(node.slot)
+    orders = itertools.product(*(itertools.permutations(slots) for slots in kinds.values()))
+    return [{old: new for slots, order in zip(kinds.values(), chosen, strict=True)
+             for old, new in zip(slots, order, strict=True)} for chosen in orders]
+
+
+def _lists_of(groups: Sequence[Ranks], names: Names,
+              alike: Sequence[dict[str, str]]) -> Iterator[tuple[tuple[Ranks, ...], ...]]:
     """Yield every set of ordered lists of the groups, groups of one node and size not told apart."""
-    seen: set[tuple[tuple[object, ...], ...]] = set()
+    seen = set()
     for partition in _set_partitions(groups):
         for orders in itertools.product(*(itertools.permutations(block) for block in partition)):
-            key = tuple(sorted(tuple(names[group] for group in order) for order in orders))
+            named = [[names[group] for group in order] for order in orders]
+            key = min(tuple(sorted(tuple((new[slot], size) for slot, size in order) for order in named))
+                      for new in alike)
             if key not in seen:
                 seen.add(key)
                 yield orders
 
 
-def _ordered_partitions(groups: Sequence[Ranks], names: Names) -> Iterator[tuple[tuple[Ranks, ...], ...]]:
-    seen: set[tuple[tuple[object, ...], ...]] = set()
+def _ordered_partitions(groups: Sequence[Ranks], names: Names,
+                        alike: Sequence[dict[str, str]]) -> Iterator[tuple[tuple[Ranks, ...], ...]]:
+    seen = set()
     for partition in _set_partitions(groups):
         for order in itertools.permutations(partition):
-            key = tuple(tuple(sorted(names[group] for group in stage)) for stage in order)
+            named = [[names[group] for group in stage] for stage in order]
+            key = min(tuple(tuple(sorted((new[slot], size) for slot, size in stage)) for stage in named)
+                      for new in alike)
             if key not in seen:
                 seen.add(key)
                 yield tuple(tuple(sorted(stage)) for stage in order)

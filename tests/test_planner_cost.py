@@ -190,7 +190,7 @@ def test_memory_by_parts_and_its_peak(cluster):
     assert memory[4].workspace == 4 * 4 * 2048 * 51200
     capacity = {node.slot: 80.0 for node in cluster.nodes}
     assert peaking_rank(memory, cluster, capacity) == (0, "activations")
-    sharded = memory_per_rank(cost, cluster, pipelines, 4, peaks, dict.fromkeys(range(8), 0.25))
+    sharded = memory_per_rank(cost, cluster, pipelines, 4, peaks, dict.fromkeys(range(8), 0.25 * first))
     assert sharded[0].optimizer == 2 * first
     assert sharded[0].parameters == 3 * first
 

@@ -1,5 +1,6 @@
 """The search against every layout of small problems, against bounds of larger ones, and against the strategies."""
 
+import dataclasses
 import functools
 
 import pytest
@@ -9,23 +10,31 @@ from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.asymmetric import Space
 from holmes_hpc.planner.priced import Priced
 from holmes_hpc.planner.search import search
+from holmes_hpc.planner.settings import Task
 from tests.brute_force import BruteForce
+from tests.lower_bound import least_step_seconds
 from tests.planner_problems import SMALL, Problem
 
 WITHIN = 1.01
+MEGATRON = {"schedule": "1f1b", "warmup_extra": 0, "layer_split": "uniform"}
+"""What `parallel=megatron` sets beside the strategy."""
 COSTLY = {
     "2 + 2 nodes of 2", "2 nodes of 2 + 2", "like GPUs, unequal", "single GPUs, unequal", "three fabrics, like GPUs",
-    "fast Ethernet", "fast Ethernet, like GPUs", "2+4 gpus", "4+2 gpus", "three fabrics, 2+1+2", "large batch, fast",
-    "slow Ethernet, unequal", "very slow Ethernet", "deep and narrow", "single GPUs", "three fabrics of 2",
-    "like GPUs, unlike NICs",
+    "fast Ethernet", "fast Ethernet, like GPUs", "2+4 gpus", "three fabrics, 2+1+2", "three fabrics, 1+2+3",
+    "odd batch", "single GPUs", "large batch", "like GPUs, unlike NICs",
 }
-"""Problems of which the brute force takes a second or more: `python -m benchmarks.optimality` runs them all."""
+"""Problems of which the brute force takes more than a second: `python -m benchmarks.optimality` runs them all."""
 BY_NAME = {problem.name: problem for problem in SMALL}
 
 
 @functools.cache
+def task_of(name: str) -> Task:
+    return BY_NAME[name].task()
+
+
+@functools.cache
 def best_of(name: str) -> Priced:
-    return search(BY_NAME[name].task())[0]
+    return search(task_of(name))[0]
 
 
 def test_the_suite_is_what_it_should_be() -> None:
@@ -40,7 +49,7 @@ def test_the_suite_is_what_it_should_be() -> None:
     pytest.param(problem.name, marks=[pytest.mark.bench] if problem.name in COSTLY else []) for problem in SMALL])
 def test_auto_is_within_a_hundredth_of_every_layout(name: str) -> None:
     found = best_of(name)
-    every = BruteForce(BY_NAME[name].task())
+    every = BruteForce(task_of(name))
     least = every.faster_than(found.seconds / WITHIN)
     assert least == found.seconds / WITHIN, f"{found.words} takes {found.seconds}, {every.best} {least}"
     assert every.looked_at > 0
@@ -48,16 +57,18 @@ def test_auto_is_within_a_hundredth_of_every_layout(name: str) -> None:
 
 def test_the_brute_force_finds_what_a_wrong_search_misses() -> None:
     problem = BY_NAME["2+2 gpus"]
-    every = BruteForce(problem.task())
+    every = BruteForce(task_of(problem.name))
     assert every.faster_than(1.5 * best_of(problem.name).seconds) <= best_of(problem.name).seconds * (1 + 1e-9)
     assert every.best is not None
 
 
-@pytest.mark.parametrize("name", [problem.name for problem in SMALL[::5]])
+@pytest.mark.parametrize("name", [problem.name for problem in SMALL])
 def test_auto_is_never_slower_than_a_strategy(name: str) -> None:
     for strategy in ("holmes", "megatron", "flashflex"):
         try:
-            other, _ = search(BY_NAME[name].task(f"parallel={strategy}"))
+            task = task_of(name)
+            settings = task.settings.replace(strategy=strategy, **(MEGATRON if strategy == "megatron" else {}))
+            other, _ = search(dataclasses.replace(task, settings=settings))
         except PlanRefusedError:
             continue
         assert best_of(name).seconds <= other.seconds * (1 + 1e-9), strategy
@@ -68,17 +79,25 @@ MEDIUM = (
     Problem("4+12", (("a100-80g", "hdr200", (4,)), ("v100", "roce100", (4, 4, 4))), layers=16, batch=64),
     Problem("like GPUs", (("a100-80g", "hdr200", (8,)), ("a100-80g", "roce100", (8,))), layers=24, batch=96),
 )
-BOUND = 1.8
-"""What 16 GPUs lose at most against a step in which every GPU computes all the time: filling, sync and hops."""
+BOUND = 1.52
+"""What 16 GPUs lose at most against `least_step_seconds`: 1.51, 1.49 and 1.42 is seen."""
 
 
 @pytest.mark.parametrize("problem", MEDIUM, ids=lambda problem: problem.name)
 def test_sixteen_gpus_come_near_to_a_bound_that_nothing_beats(problem: Problem) -> None:
-    task = problem.task("parallel.leave_nodes_out=false")
+    task = problem.task("parallel.leave_nodes_out=false", "parallel.chunks=1")
     found, _ = search(task)
-    space = Space(task)
-    bound = min(space.work_bound(size, problem.batch // size) for size in (1, 2, 4, 8))
+    bound = least_step_seconds(task)
     assert bound <= found.seconds <= BOUND * bound
+    space = Space(task)
+    assert bound > min(space.work_bound(size, problem.batch // size) for size in (1, 2, 4, 8))
+
+
+@pytest.mark.parametrize("name", [problem.name for problem in SMALL])
+def test_the_bound_holds_for_small_problems(name: str) -> None:
+    found = best_of(name)
+    if found.schedule.chunks == 1:
+        assert least_step_seconds(task_of(name)) <= found.seconds
 
 
 @pytest.mark.parametrize("name", ["mix_16", "readme_setup2_32"])

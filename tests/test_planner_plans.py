@@ -343,6 +343,17 @@ def test_refusals_say_why(name: str) -> None:
         make(MIXED, *overrides)
 
 
+@pytest.mark.parametrize("strategy", ["auto", "flashflex", "holmes", "megatron"])
+@pytest.mark.parametrize("overrides", [
+    ["parallel.tensor=3"], ["parallel.tensor=16"],
+    ["parallel.tensor=4", "cluster.partitions.roce.gpus_per_node=4"],
+    ["parallel.tensor=2", "model.num_heads=3", "model.hidden_size=96"],
+], ids=" ".join)
+def test_a_tensor_degree_that_does_not_fit_is_refused_by_every_strategy(strategy: str, overrides: list[str]) -> None:
+    with pytest.raises(PlanRefusedError, match=r"parallel\.tensor=[0-9]+: .*Set parallel\.tensor to one of 1"):
+        plan(compose(["+cluster=mixed", f"parallel={strategy}", *overrides]), mode="slurm")
+
+
 def test_bind_names_the_nodes_or_refuses() -> None:
     made = make(MIXED)
     names = {"ib/0": "n17", "ib/1": "n3", "roce/0": "r1", "roce/1": "r2"}

@@ -76,8 +76,9 @@ def _layer_split(config: DictConfig) -> None:
             f"parallel.layer_split={split}: expected one of {', '.join(_LAYER_SPLITS)}, or a list of layer counts such "
             f"as [2,2].{near(str(split), _LAYER_SPLITS)}"
         )
-    if stages is not None and stages * config.parallel.chunks > layers:
-        chunks = f" times parallel.chunks={config.parallel.chunks}" if config.parallel.chunks > 1 else ""
+    count = config.parallel.chunks or 1
+    if stages is not None and stages * count > layers:
+        chunks = f" times parallel.chunks={count}" if count > 1 else ""
         raise ConfigurationError(
             f"parallel.pipeline={stages}{chunks} makes more stages than model.num_layers={layers}; raise "
             f"model.num_layers or use at most {counted(layers, 'stage')}."
@@ -85,11 +86,11 @@ def _layer_split(config: DictConfig) -> None:
 
 
 def _split_length(split: Any, config: DictConfig) -> None:
-    stages = config.parallel.pipeline
-    if stages is not None and len(split) != stages * config.parallel.chunks:
+    stages, chunks = config.parallel.pipeline, config.parallel.chunks or 1
+    if stages is not None and len(split) != stages * chunks:
         raise ConfigurationError(
             f"parallel.layer_split={_text(split)} has {len(split)} counts, and parallel.pipeline={stages} with "
-            f"parallel.chunks={config.parallel.chunks} needs {stages * config.parallel.chunks}: one for each stage."
+            f"parallel.chunks={chunks} needs {stages * chunks}: one for each stage."
         )
 
 
@@ -98,12 +99,13 @@ def _schedule(config: DictConfig) -> None:
     extra = parallel.warmup_extra
     if extra != "auto" and not (_whole(extra) and extra >= 0):
         raise ConfigurationError(f"parallel.warmup_extra={extra}: expected auto, or a whole number from 0.")
-    if parallel.chunks > 1 and parallel.schedule not in ("auto", "interleaved"):
+    chunks = parallel.chunks or 1
+    if chunks > 1 and parallel.schedule not in ("auto", "interleaved"):
         raise ConfigurationError(
-            f"parallel.chunks={parallel.chunks} needs parallel.schedule=interleaved (or auto), and it is "
+            f"parallel.chunks={chunks} needs parallel.schedule=interleaved (or auto), and it is "
             f"{parallel.schedule}; set parallel.chunks=1 or change the schedule."
         )
-    if parallel.schedule == "interleaved" and parallel.chunks < 2:
+    if parallel.schedule == "interleaved" and chunks < 2:
         raise ConfigurationError("parallel.schedule=interleaved needs parallel.chunks of at least 2, and it is 1.")
     if parallel.sequence_parallel and parallel.tensor == 1:
         raise ConfigurationError(

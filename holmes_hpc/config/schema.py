@@ -130,7 +130,8 @@ class Parallel:
     data: int | None = setting(None, "data-parallel degree", minimum=1)
     sequence_parallel: bool = setting(False, "split activations along the sequence between tensor ranks")
     micro_batch_size: int | None = setting(None, "samples of a micro-batch", minimum=1)
-    chunks: int = setting(1, "virtual stages of a rank (interleaved schedule)", minimum=1)
+    chunks: int | None = setting(None, "virtual stages of a rank (interleaved schedule); null: 1, and strategy auto "
+                                       "tries 2 and 4", minimum=1)
     schedule: str = setting("auto", "pipeline schedule",
                             valid=("auto", "gpipe", "1f1b", "interleaved", "zero_bubble"))
     warmup_extra: Any = setting("auto", "extra warm-up forwards upstream of a slow hop: auto, or a number from 0")

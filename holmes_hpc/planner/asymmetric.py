@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.fleet_memory import FleetMemory, sharers_hoped_for
 from holmes_hpc.planner.fleets import Fleet, Knapsack, alike_fleets, share_microbatches
 from holmes_hpc.planner.groups import GroupRules
 from holmes_hpc.planner.kinds import Kind, node_kinds, on_nodes
@@ -19,7 +20,7 @@ from holmes_hpc.planner.placement import place, place_mesh, used_slots
 from holmes_hpc.planner.pricing import CostPricing, StagePricing
 from holmes_hpc.planner.proposals import Proposal
 from holmes_hpc.planner.settings import Task
-from holmes_hpc.planner.shapes import indivisible
+from holmes_hpc.planner.shapes import indivisible, tensor_degrees
 from holmes_hpc.planner.templates import BACKWARD_SHARE, Segment, Template, enumerate_segments, price_templates
 from holmes_hpc.values import Pipeline
 from holmes_hpc.words import counted
@@ -61,10 +62,16 @@ class Space:
         wanted = self.segments if segments is None else segments
         known = self._known.setdefault(size, {})
         new = [each for each in wanted if each not in known]
+        shared_by = sharers_hoped_for(self.kinds, self.task.settings.global_batch_size // size)
         known.update(dict.fromkeys(new))
         known.update({template.segments: template for template in
-                      price_templates(self.pricing, self.kinds, new, self.num_layers, size)})
+                      price_templates(self.pricing, self.kinds, new, self.num_layers, size, shared_by)})
         return [template for each in wanted if (template := known[each]) is not None]
+
+    @cached_property
+    def memory(self) -> FleetMemory:
+        """Whether fleets fit into memory."""
+        return FleetMemory(self.pricing, self.kinds, self.num_layers, two_level=self.task.settings.two_level)
 
     @property
     def short_of_memory(self) -> bool:
@@ -192,12 +199,19 @@ def asymmetric_proposals(task: Task, strategy: str = "auto") -> list[Proposal]:
     return sorted(proposals, key=lambda each: each.estimate_seconds)
 
 
-def _proposals(task: Task, strategy: str, best: float) -> tuple[list[Proposal], bool]:
-    """Return layouts with one kind of recomputation that may be faster than `best`, and whether some did not fit."""
+def space_with_degrees(task: Task) -> Space:
+    """Return the space of a task. Raises PlanRefusedError where the asked tensor-parallel degree does not fit."""
     space = space_of(task)
     if not all(space.degrees):
+        tensor_degrees(task)  # says which degrees would
         raise PlanRefusedError(f"parallel.tensor={task.settings.tensor} does not divide the GPUs of every node and the "
                                "model's heads. Set it to a smaller number, or to null.")
+    return space
+
+
+def _proposals(task: Task, strategy: str, best: float) -> tuple[list[Proposal], bool]:
+    """Return layouts with one kind of recomputation that may be faster than `best`, and whether some did not fit."""
+    space = space_with_degrees(task)
     limit = best
     found = search_fleets(space, best)
     best = min([best, *(each.fleet.seconds for each in found[:1])])
@@ -285,6 +299,8 @@ def micro_batch_sizes_of(task: Task) -> tuple[int, ...]:
 
 def propose(space: Space, fleet: Fleet, size: int, strategy: str) -> Iterator[Proposal]:
     """Yield the layouts of a fleet: stages together in nodes, or pipelines together, where that differs."""
+    like = len({space.spans(template) for template, _ in fleet.pipelines}) == 1
+    fleet, fits = space.memory.fitted(fleet, size, lambda template: space.sync_seconds(template, across=not like))
     task = on_nodes(space.task, used_slots(fleet, space.kinds))
     places = (True, False) if len(fleet.pipelines) > 1 and max(t.depth for t, _ in fleet.pipelines) > 1 else (True,)
     for together in places:
@@ -299,7 +315,7 @@ def propose(space: Space, fleet: Fleet, size: int, strategy: str) -> Iterator[Pr
             words += ", stages fill nodes" if together else ", pipelines fill nodes"
         actions = 6 * sum(template.depth * count for template, count in fleet.pipelines)
         yield Proposal(strategy, words, task, size, GroupRules(two_level=task.settings.two_level),
-                       space.placed_seconds(fleet, size, together=together), True, actions, build)
+                       space.placed_seconds(fleet, size, together=together), fits, actions, build)
 
 
 def describe_fleet(kinds: Sequence[Kind], fleet: Fleet) -> str:

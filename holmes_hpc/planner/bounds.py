@@ -13,22 +13,22 @@ from holmes_hpc.values import Pipeline
 def least_seconds(task: Task, pipelines: Sequence[Pipeline], micro_batch_size: int) -> float:
     """Return a step time that no schedule of these pipelines beats.
 
-    A rank computes all its own work, and before its first and after its last micro-batch one passes the stages before
-    it: forward, and the part of the backward that the gradient waits for. Exchange is not counted.
+    A rank computes all its own work, after its first micro-batch has passed the stages before it. After its last
+    backward that micro-batch passes them again, beside which the rank may still make gradients of weights: so of its
+    own work only the rest comes before. Exchange is not counted.
     """
     cost = compute_cost(task)
     busy: dict[int, float] = {}
     bound = 0.0
     for pipeline in pipelines:
-        passed = 0.0
+        before = after = 0.0
         for s, stage in enumerate(pipeline.stages):
             units = stage_units(task.architecture, pipeline, s)
             forward, backward = stage_seconds(task, cost, stage.ranks, units, micro_batch_size)
-            own = pipeline.microbatches * (forward + backward)
-            bound = max(bound, passed + own)
             weight = weight_seconds(task, cost, stage.ranks, units, micro_batch_size)
-            passed += forward + backward - weight
+            own, count = pipeline.microbatches * (forward + backward), pipeline.microbatches
+            bound = max(bound, before + own, before + after + own - count * weight)
+            before, after = before + forward, after + backward - weight
             for rank in stage.ranks:
                 busy[rank] = busy.get(rank, 0.0) + own
-        bound = max(bound, passed)
     return max(bound, *busy.values())

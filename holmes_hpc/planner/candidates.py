@@ -13,8 +13,10 @@ from holmes_hpc.planner.layer_split import StageCost
 from holmes_hpc.planner.memory import USABLE_FRACTION
 from holmes_hpc.planner.network_cost import NetworkCost
 from holmes_hpc.planner.pipelines import count_microbatches, overlaps
+from holmes_hpc.planner.pricing import Held, held_bytes
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.shapes import Shape
+from holmes_hpc.planner.sharing import sharers
 from holmes_hpc.planner.step_prices import compute_cost, core_pools, stage_seconds
 from holmes_hpc.values import Group
 from holmes_hpc.words import counted
@@ -47,7 +49,7 @@ class StagePrices:
         self.task = task
         self.cost: ComputeCost = compute_cost(task)
         self._seconds: dict[tuple[str, int, tuple[str, ...], int], tuple[float, float]] = {}
-        self._bytes: dict[tuple[tuple[str, ...], int, int], tuple[float, float]] = {}
+        self._held: dict[tuple[tuple[str, ...], int, int], Held] = {}
 
     def seconds(self, part: tuple[int, ...], units: tuple[str, ...], size: int) -> tuple[float, float]:
         """Return forward and backward of the units on a tensor-parallel group."""
@@ -56,13 +58,12 @@ class StagePrices:
             self._seconds[key] = stage_seconds(self.task, self.cost, part, units, size)
         return self._seconds[key]
 
-    def bytes(self, units: tuple[str, ...], tensor: int, size: int) -> tuple[float, float]:
-        """Return what units need on a rank: states, and activations for each micro-batch in flight."""
+    def held(self, units: tuple[str, ...], tensor: int, size: int) -> Held:
+        """Return what units need on a rank."""
         key = units, tensor, size
-        if key not in self._bytes:
-            self._bytes[key] = (self.cost.parameter_count(units, tensor) * sum(self.cost.state_bytes),
-                                self.cost.activation_bytes(units, size, tensor))
-        return self._bytes[key]
+        if key not in self._held:
+            self._held[key] = held_bytes(self.cost, *key, sharded=self.task.settings.sharded)
+        return self._held[key]
 
 
 class ShapeFacts:
@@ -80,6 +81,7 @@ class ShapeFacts:
         self.kinds = [tuple({(node := task.cluster.node_of(part[0])).gpu: node for part in parts}.values())
                       for parts in shape.stages]
         self.sync_seconds_a_byte = [self._sync(parts) for parts in shape.stages]
+        self.sharers = [self._sharers(parts) for parts in shape.stages]
         self.crowds = [max(Counter(task.cluster.node_of(part[0]).slot for part in parts).values())
                        for parts in shape.stages]
 
@@ -90,6 +92,12 @@ class ShapeFacts:
         ranks = tuple(part[0] for part in parts)
         group = Group("data", ranks, self.one_network or self.task.cluster.shared_network(ranks))
         return self.network.all_reduce(group, 1e9).seconds * len(parts[0]) / 1e9
+
+    def _sharers(self, parts: Sequence[tuple[int, ...]]) -> int:
+        """Return how many ranks share the optimizer's state of a stage's layers, where they are fewest."""
+        owners = Counter(self.task.cluster.node_of(part[0]).fabric for part in parts)
+        two_level = self.shape.rules.two_level and not self.shape.rules.one_network
+        return min(sharers(owners, fabric, two_level=two_level) for fabric in owners)
 
     def hop_seconds(self, s: int, size_bytes: float) -> tuple[float, float]:
         """Return one message's time over the hop after stage `s`, and what it occupies of a NIC for all of its node."""
@@ -208,11 +216,24 @@ class _Stages:
         served = -(-self.pipelines // len(parts))
         in_flight = (-(-self.microbatches // len(parts)) if settings.schedule == "gpipe"
                      else min(served * (depth - s), -(-self.microbatches // len(parts))))
-        states, kept = self.prices.bytes(("layers.0",), tensor, self.size)
-        fixed = self.prices.bytes(self.fixed_units[s], tensor, self.size) if self.fixed_units[s] else (0.0, 0.0)
+        layer = self.prices.held(("layers.0",), tensor, self.size)
+        fixed = self.prices.held(self.fixed_units[s], tensor, self.size)
+        count = self.facts.sharers[s]
+        each = layer.whole + layer.divided / count + in_flight * layer.kept
+        ends = fixed.whole + fixed.divided / self._end_sharers(s) + in_flight * fixed.kept
+        ends += self.cost.workspace_bytes(("layers.0", *self.fixed_units[s]), self.size, tensor)
         least = self.task.architecture.num_layers
         for node in self.facts.kinds[s]:
-            used = self.cost.static_gib(node, 0) * GIB + fixed[0] + in_flight * fixed[1]
+            used = self.cost.static_gib(node, 0) * GIB + ends
             free = self.task.machine.memory_gib(node) * USABLE_FRACTION * GIB - used
-            least = min(least, max(0, int(free // (states + in_flight * kept)) // chunks))
+            least = min(least, max(0, int(free // each) // chunks))
         return least
+
+    def _end_sharers(self, s: int) -> int:
+        """Return how many ranks share the optimizer's state of a stage's ends.
+
+        Megatron sums a tied table whole between pairs of the first and the last stage, so that nobody shares it.
+        """
+        widths = {len(self.shape.stages[0]), len(self.shape.stages[-1])}
+        in_pairs = self.shape.rules.one_network and self.task.architecture.tied_embeddings
+        return 1 if in_pairs and len(self.shape.stages) > 1 and widths != {1} else self.facts.sharers[s]

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.asymmetric import Space, micro_batch_sizes_of, propose, space_of
+from holmes_hpc.planner.asymmetric import Space, micro_batch_sizes_of, propose, space_with_degrees
 from holmes_hpc.planner.fleets import Fleet, share_microbatches
 from holmes_hpc.planner.proposals import Proposal
 from holmes_hpc.planner.settings import Task
@@ -31,9 +31,9 @@ Vector = tuple[int, ...]
 def flashflex_proposals(task: Task) -> list[Proposal]:
     """Return the layouts of the hierarchical partition, best estimates first.
 
-    Raises PlanRefusedError when no partition fits into memory.
+    Raises PlanRefusedError when no partition fits into memory, or the asked tensor-parallel degree no node.
     """
-    space = space_of(task)
+    space = space_with_degrees(task)
     starts: list[tuple[float, int, tuple[Vector, ...]]] = []
     partitions = {size: _Partition(space, size, task.settings.global_batch_size // size)
                   for size in micro_batch_sizes_of(task)}
@@ -110,10 +110,12 @@ class _Partition:
                         yield tuple(sorted(changed))
 
     def _best_template(self, vector: Vector, pipelines: int) -> Template | None:
-        """Return the template of exactly these GPUs that passes its share of the batch soonest."""
+        """Return the template of exactly these GPUs that passes its share of the batch soonest, sync included."""
         share = max(1, self.microbatches // pipelines)
         templates = self.space.templates(self.size, list(_exact(self.space, vector)))
-        return min(templates, key=lambda each: each.fill + share * each.period, default=None)
+        several = pipelines > 1
+        return min(templates, default=None, key=lambda each: each.fill + share * each.period + (
+            self.space.sync_seconds(each, across=False) if several else 0.0))
 
 
 def _pipeline_counts(task: Task, space: Space, microbatches: int) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,12 +16,14 @@ from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.pipelines import apportion
 from holmes_hpc.planner.priced import WORTHWHILE, Priced, one_warmer, price_layout
 from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.shapes import indivisible
 from holmes_hpc.planner.work import Allowance, Work, layout_units
 from holmes_hpc.values import Pipeline
 
 _STARTS = 16
 _MOST_ROUNDS = 12
 _FEW_PIPELINES = 4
+_FEW_RANKS = 8
 _LEAST_GAIN = 1e-6
 """Of the step, below which a change is no gain."""
 
@@ -63,7 +66,8 @@ def _best_change(priced: Priced, allowance: Allowance) -> Priced | None:
         if warmer.seconds < WORTHWHILE * best.seconds:
             return warmer
     task, units = priced.task, layout_units(priced.task, priced.layout)
-    for change in itertools.chain(_changes(priced.task, priced.layout), _other_sizes(priced)):
+    changes = itertools.chain(_changes(task, priced.layout), _joined(task, priced.layout), _other_sizes(priced))
+    for change in changes:
         if allowance.units <= 0:
             break
         if least_seconds(task, change.samples(), change.size) >= best.seconds * (1 - _LEAST_GAIN):
@@ -92,7 +96,7 @@ def _reworded(before: Priced, after: Priced) -> str:
 
 @dataclass(frozen=True)
 class _Change:
-    """One change of a layout. `changed[p]` makes the new pipeline of an old one; the others stay.
+    """One change of a layout. `changed[p]` makes the new pipeline of an old one; the others stay, but for `without`.
 
     `typical` are some of the changed ones, of each kind at least one: enough for a bound.
     """
@@ -101,6 +105,7 @@ class _Change:
     size: int
     changed: Mapping[int, Callable[[Pipeline], Pipeline]]
     typical: Sequence[int]
+    without: int | None = None
 
     def samples(self) -> tuple[Pipeline, ...]:
         """Return the typical ones as they would be."""
@@ -109,7 +114,7 @@ class _Change:
     def pipelines(self) -> tuple[Pipeline, ...]:
         """Return all pipelines as they would be."""
         return tuple(self.changed[p](pipeline) if p in self.changed else pipeline
-                     for p, pipeline in enumerate(self.before))
+                     for p, pipeline in enumerate(self.before) if p != self.without)
 
 
 def _changes(task: Task, layout: Layout) -> Iterator[_Change]:
@@ -135,6 +140,35 @@ def _changes(task: Task, layout: Layout) -> Iterator[_Change]:
             if a != b and pipelines[a].microbatches > 1:
                 yield _Change(pipelines, size, {a: functools.partial(_add_microbatches, count=-1),
                                                 b: functools.partial(_add_microbatches, count=1)}, (b,))
+
+
+def _joined(task: Task, layout: Layout) -> Iterator[_Change]:
+    """Yield the layouts in which two pipelines that differ in one stage become one, with all of both's ranks there.
+
+    Meshes have one tensor degree for all of a stage; here one fast rank may serve two single GPUs and a pair, say.
+    """
+    pipelines = layout.pipelines
+    if task.cluster.world_size > _FEW_RANKS or task.settings.tensor is not None or task.settings.data is not None:
+        return
+    serves = Counter(rank for pipeline in pipelines for stage in pipeline.stages for rank in stage.ranks)
+    for p, q in itertools.combinations(range(len(pipelines)), 2):
+        pairs = list(zip(pipelines[p].stages, pipelines[q].stages, strict=False))
+        differ = [s for s, (a, b) in enumerate(pairs) if a != b]
+        if len(differ) != 1 or len(pipelines[p].stages) != len(pipelines[q].stages):
+            continue
+        a, b = pairs[differ[0]]
+        ranks = tuple(sorted(a.ranks + b.ranks))
+        nodes = list(dict.fromkeys(map(task.cluster.node_of, ranks)))
+        alone = a.num_layers == b.num_layers and all(serves[rank] == 1 for rank in ranks)
+        if alone and len(nodes) == 1 and nodes[0].gpus % len(ranks) == 0 and not indivisible(task, len(ranks)):
+            joined = functools.partial(_with_ranks, s=differ[0], ranks=ranks, count=pipelines[q].microbatches)
+            yield _Change(pipelines, layout.micro_batch_size, {p: joined}, (p,), without=q)
+
+
+def _with_ranks(pipeline: Pipeline, s: int, ranks: tuple[int, ...], count: int) -> Pipeline:
+    stages = list(pipeline.stages)
+    stages[s] = dataclasses.replace(stages[s], ranks=ranks)
+    return Pipeline(pipeline.microbatches + count, tuple(stages))
 
 
 def _typical(task: Task, pipelines: Sequence[Pipeline], members: Sequence[int]) -> tuple[int, ...]:

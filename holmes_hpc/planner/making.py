@@ -153,6 +153,6 @@ def _slow_links(task: Task, layout: Layout) -> list[str]:
     if longest <= period:
         return []
     return [f"the link between fabrics is too slow: a micro-batch occupies a node's NIC for {longest:.3g} s and a "
-            f"stage for {period:.3g} s, so no schedule of this layout can hide it. Where parallel=auto finds no better one, "
-            "a faster link between the fabrics helps, or fewer nodes may (parallel.leave_nodes_out=true). Compression "
-            "or local steps between synchronisations would, and are not built."]
+            f"stage for {period:.3g} s, so no schedule of this layout can hide it. Where parallel=auto finds no better "
+            "one, a faster link between the fabrics helps, or fewer nodes may (parallel.leave_nodes_out=true). "
+            "Compression or local steps between synchronisations would, and are not built."]

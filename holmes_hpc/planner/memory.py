@@ -19,9 +19,9 @@ USABLE_FRACTION = 0.94
 class RankMemory:
     """Bytes of one rank at its peak.
 
-    `parameters` with their float32 copy at 16 bit; `gradients` in flat float32 buffers, which are also the buckets
-    that ranks sum; `optimizer` moments; `activations` of every micro-batch in flight; `workspace` for the largest
-    passing tensors; `fixed` for device context and libraries.
+    `parameters` with the float32 copy, at 16 bit, of those that the rank updates; `gradients` in flat float32 buffers,
+    which are also the buckets that ranks sum; `optimizer` moments of those that the rank updates; `activations` of
+    every micro-batch in flight; `workspace` for the largest passing tensors; `fixed` for device context and libraries.
     """
 
     parameters: float
@@ -39,19 +39,19 @@ class RankMemory:
 
 def memory_per_rank(cost: ComputeCost, cluster: ClusterDescription, pipelines: Sequence[Pipeline],
                     micro_batch_size: int, peaks: Mapping[tuple[int, int, int], int],
-                    optimizer_shares: Mapping[int, float] | None = None) -> tuple[RankMemory, ...]:
+                    updated: Mapping[int, float] | None = None) -> tuple[RankMemory, ...]:
     """Return each rank's memory: states of what it holds (once, however many pipelines it serves) and activations.
 
     `peaks` gives the micro-batches in flight, by (rank, pipeline, stage), when the rank keeps most of them;
-    `optimizer_shares` the part of its parameters whose moments (and float32 copy) a rank keeps, by default all.
+    `updated` how many parameters a rank updates (`sharing.updated_parameters`), by default all that it holds.
     """
-    known = rank_memory(cost, cluster, pipelines, micro_batch_size, peaks, optimizer_shares)
+    known = rank_memory(cost, cluster, pipelines, micro_batch_size, peaks, updated)
     return tuple(known[rank] for rank in range(cluster.world_size))
 
 
 def rank_memory(cost: ComputeCost, cluster: ClusterDescription, pipelines: Sequence[Pipeline], micro_batch_size: int,
                 peaks: Mapping[tuple[int, int, int], int],
-                optimizer_shares: Mapping[int, float] | None = None) -> dict[int, RankMemory]:
+                updated: Mapping[int, float] | None = None) -> dict[int, RankMemory]:
     """Return the memory of every rank of these pipelines; the arguments are those of `memory_per_rank`."""
     held: dict[int, dict[str, int]] = {}
     kept: dict[int, float] = {}
@@ -65,15 +65,17 @@ def rank_memory(cost: ComputeCost, cluster: ClusterDescription, pipelines: Seque
                 held.setdefault(rank, {}).update(dict.fromkeys(units, tensor))
                 kept[rank] = kept.get(rank, 0.0) + one * peaks.get((rank, p, s), 0)
                 passing[rank] = max(passing.get(rank, 0.0), workspace)
-    return {rank: _rank_memory(cost, cluster, rank, _parameters(cost, units), kept[rank], passing[rank],
-                               (optimizer_shares or {}).get(rank, 1.0)) for rank, units in held.items()}
+    parameters = {rank: _parameters(cost, units) for rank, units in held.items()}
+    return {rank: _rank_memory(cost, cluster, rank, count, (updated or {}).get(rank, count), kept[rank], passing[rank])
+            for rank, count in parameters.items()}
 
 
 def memory_gib_per_rank(cost: ComputeCost, cluster: ClusterDescription, pipelines: Sequence[Pipeline],
-                        micro_batch_size: int, peaks: Mapping[tuple[int, int, int], int]) -> tuple[float, ...]:
+                        micro_batch_size: int, peaks: Mapping[tuple[int, int, int], int],
+                        updated: Mapping[int, float] | None = None) -> tuple[float, ...]:
     """Return the totals of `memory_per_rank` in GiB."""
     return tuple(memory.total / GIB
-                 for memory in memory_per_rank(cost, cluster, pipelines, micro_batch_size, peaks))
+                 for memory in memory_per_rank(cost, cluster, pipelines, micro_batch_size, peaks, updated))
 
 
 def peaking_rank(memory: Sequence[RankMemory], cluster: ClusterDescription, capacity_gib: Mapping[str, float]
@@ -87,13 +89,12 @@ def peaking_rank(memory: Sequence[RankMemory], cluster: ClusterDescription, capa
     return rank, largest
 
 
-def _rank_memory(cost: ComputeCost, cluster: ClusterDescription, rank: int, parameters: float, activations: float,
-                 workspace: float, optimizer_share: float) -> RankMemory:
+def _rank_memory(cost: ComputeCost, cluster: ClusterDescription, rank: int, parameters: float, updated: float,
+                 activations: float, workspace: float) -> RankMemory:
     copies, gradients, moments = cost.state_bytes
     narrow = cost.element_bytes
-    own = narrow + (copies - narrow) * optimizer_share
-    return RankMemory(parameters * own, parameters * gradients, parameters * moments * optimizer_share, activations,
-                      workspace, fixed_bytes(cost.machine.gpu(cluster.node_of(rank))))
+    return RankMemory(parameters * narrow + updated * (copies - narrow), parameters * gradients, updated * moments,
+                      activations, workspace, fixed_bytes(cost.machine.gpu(cluster.node_of(rank))))
 
 
 def _parameters(cost: ComputeCost, units: Mapping[str, int]) -> float:

@@ -16,7 +16,7 @@ import numpy
 from holmes_hpc.planner.kinds import Kind
 from holmes_hpc.planner.pipelines import count_overlaps
 from holmes_hpc.planner.pricing import StagePricing
-from holmes_hpc.planner.templates import BACKWARD_SHARE, StageTable, cut_layers, kind_orders
+from holmes_hpc.planner.templates import BACKWARD_SHARE, StageTable, cut_layers, kind_orders, room
 
 MeshStage = tuple[int, int, int]
 """(index of the kind, tensor-parallel degree, width: the number of tensor-parallel groups)."""
@@ -57,9 +57,11 @@ def price_meshes(pricing: StagePricing, kinds: Sequence[Kind], degrees: Sequence
 def _price(pricing: StagePricing, kinds: Sequence[Kind], meshes: Sequence[tuple[MeshStage, ...]], num_layers: int,
            size: int, microbatches: int) -> Iterator[Mesh]:
     table = StageTable(pricing, kinds, size)
-    rows = numpy.array([_rows(table, mesh, microbatches) for mesh in meshes])
-    layer, end, caps = (rows[:, :, i] for i in range(3))
-    caps = numpy.clip(caps, 0, num_layers)
+    rows = numpy.array([_rows(table, mesh) for mesh in meshes])
+    widths = numpy.array([[width for _, _, width in mesh] for mesh in meshes], dtype=float)
+    layer, end = rows[:, :, 0] / widths, rows[:, :, 1] / widths
+    in_flight = numpy.array([_in_flight(mesh, microbatches) for mesh in meshes], dtype=float)
+    caps = numpy.clip(room(rows, widths, in_flight), 0, num_layers)
     layers, good = cut_layers(layer, end, caps, num_layers)
     busy = (layers * layer + end).tolist()
     cuts = layers.astype(int).tolist()
@@ -68,15 +70,15 @@ def _price(pricing: StagePricing, kinds: Sequence[Kind], meshes: Sequence[tuple[
                    _seconds(pricing, kinds, meshes[i], cuts[i], busy[i], size, microbatches))
 
 
-def _rows(table: StageTable, mesh: tuple[MeshStage, ...], microbatches: int) -> list[tuple[float, float, float]]:
-    """Return stages' seconds for each micro-batch of the batch, of a layer and without, and how many layers fit."""
+def _rows(table: StageTable, mesh: tuple[MeshStage, ...]) -> list[tuple[float, ...]]:
+    last = len(mesh) - 1
+    return [table.row(k, tensor, s == 0, s == last) for s, (k, tensor, _) in enumerate(mesh)]
+
+
+def _in_flight(mesh: tuple[MeshStage, ...], microbatches: int) -> list[int]:
+    """Return how many micro-batches a rank of each stage keeps, of all pipelines that it serves."""
     ways = count_overlaps(frozenset([width for _, _, width in mesh]))
-    rows, last = [], len(mesh) - 1
-    for s, (k, tensor, width) in enumerate(mesh):
-        layer, end, states, kept, free, end_kept = table.row(k, tensor, s == 0, s == last)
-        in_flight = min(microbatches, (len(mesh) - s) * -(-ways // width))
-        rows.append((layer / width, end / width, (free - in_flight * end_kept) // (states + in_flight * kept)))
-    return rows
+    return [min(microbatches, (len(mesh) - s) * -(-ways // width)) for s, (_, _, width) in enumerate(mesh)]
 
 
 def _seconds(pricing: StagePricing, kinds: Sequence[Kind], mesh: tuple[MeshStage, ...],

@@ -65,9 +65,7 @@ class Buckets:
 
     def divides(self, reduction: Reduction) -> bool:
         """Return whether the owners share the optimizer's state of a reduction."""
-        # Not by the owners: of those that do the same, only one may be left.
-        several = any(len(self.groups[i].ranks) > 1 for i in (*reduction.inner, *reduction.outer))
-        return self.overlap.sharded and several and (reduction.sharded or not reduction.outer)
+        return divides(reduction, self.groups, self.overlap)
 
     def _cut(self, reduction: Reduction, whole: Traffic, size_bytes: float) -> list[tuple[Traffic, set[str]]]:
         """Return the traffic of every bucket and the units of which it has something."""
@@ -101,6 +99,15 @@ class Buckets:
     def _needed(self, reduction: Reduction, units: set[str]) -> dict[Place, float]:
         return {place: min(self.spans[place][unit][0] for unit in here)
                 for place in self._places(reduction) if (here := units & self.spans[place].keys())}
+
+
+def divides(reduction: Reduction, groups: Sequence[Group], overlap: Overlap) -> bool:
+    """Return whether the owners share the optimizer's state of a reduction: `Reduction.divides` of a layout's part.
+
+    Not by the owners: of those that do the same, only one may be left.
+    """
+    several = any(len(groups[i].ranks) > 1 for i in (*reduction.inner, *reduction.outer))
+    return overlap.sharded and several and (reduction.sharded or not reduction.outer)
 
 
 def _spans(architecture: Architecture, units: Sequence[str]) -> Mapping[str, tuple[float, float]]:

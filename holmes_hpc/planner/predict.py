@@ -12,6 +12,7 @@ from holmes_hpc.planner.memory import RankMemory, memory_per_rank
 from holmes_hpc.planner.representatives import representatives
 from holmes_hpc.planner.schedules import make_schedule
 from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.sharing import updated_parameters
 from holmes_hpc.planner.simulation import Prices, Timeline, simulate
 from holmes_hpc.planner.step_prices import compute_cost, core_pools, price
 from holmes_hpc.planner.validation import Peaks, peak_in_flight
@@ -82,7 +83,8 @@ def _observe_few(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Ti
 
 def memory_parts(task: Task, layout: Layout, peaks: Peaks) -> tuple[RankMemory, ...]:
     """Return the memory of every rank by parts; `peaks` are those of `observe`."""
-    return memory_per_rank(compute_cost(task), task.cluster, layout.pipelines, layout.micro_batch_size, peaks)
+    return memory_per_rank(compute_cost(task), task.cluster, layout.pipelines, layout.micro_batch_size, peaks,
+                           updated_parameters(task, layout))
 
 
 def _shortened(pipelines: tuple[Pipeline, ...], count: int | None) -> tuple[Pipeline, ...]:

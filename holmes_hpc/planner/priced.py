@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from dataclasses import dataclass
 
+from holmes_hpc.planner.compute_cost import GIB
 from holmes_hpc.planner.groups import GroupRules, find_groups
 from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.memory import USABLE_FRACTION
-from holmes_hpc.planner.predict import predict
+from holmes_hpc.planner.policies import in_flight_caps
+from holmes_hpc.planner.predict import memory_parts, predict
 from holmes_hpc.planner.schedule_choice import candidate_schedules, first_schedule, words_of
 from holmes_hpc.planner.schedules import slow_hops
 from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.validation import Peaks
 from holmes_hpc.planner.work import Allowance
 from holmes_hpc.values import Pipeline, Prediction, ScheduleChoice
 from holmes_hpc.values.capabilities import unable
@@ -140,6 +144,23 @@ def _rescheduled(priced: Priced, choice: ScheduleChoice, allowance: Allowance) -
     allowance.spend(priced.task, priced.layout)
     words = ", ".join(filter(None, (priced.plain_words, words_of(choice))))
     return price_schedule(priced.task, priced.strategy, words, priced.layout, priced.rules, choice)
+
+
+def exceeds_memory(task: Task, layout: Layout, peaks: Peaks | None = None) -> bool:
+    """Return whether a layout is known not to fit without being simulated.
+
+    `peaks` are the micro-batches in flight, if they are known. Otherwise ranks that serve one stage of one pipeline
+    keep as many as 1F1B and zero bubble let them, and at least one with any other schedule; those that serve several
+    are not judged.
+    """
+    served = Counter(rank for pipeline in layout.pipelines for stage in pipeline.stages for rank in stage.ranks)
+    exact = task.settings.schedule in ("auto", "1f1b", "zero_bubble")
+    peaks = peaks or {(rank, p, s): min(cap, layout.pipelines[p].microbatches) if exact else 1
+             for (p, s), cap in in_flight_caps(layout.pipelines, {}).items()
+             for rank in layout.pipelines[p].stages[s].ranks if served[rank] == 1}
+    memory = memory_parts(task, layout, peaks)
+    return any(memory[rank].total > task.machine.memory_gib(task.cluster.node_of(rank)) * USABLE_FRACTION * GIB
+               for rank in served)
 
 
 def memory_problem(task: Task, predicted: Prediction) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from holmes_hpc.planner.compute_cost import ComputeCost
 from holmes_hpc.planner.kinds import Kind
 from holmes_hpc.planner.memory import USABLE_FRACTION
 from holmes_hpc.planner.network_cost import NetworkCost
@@ -15,6 +16,17 @@ from holmes_hpc.values import Group
 
 _GIB = 2.0**30
 _GRADIENT_BYTES = 4
+
+
+class Held(NamedTuple):
+    """Bytes on a rank: of what it holds alone, of the optimizer's state if nobody shared it, and of activations.
+
+    `divided` is to be divided by the number of ranks that share it; `kept` is for each micro-batch in flight.
+    """
+
+    whole: float
+    divided: float
+    kept: float
 
 
 @dataclass(frozen=True)
@@ -36,12 +48,12 @@ class StagePricing(Protocol):
         """Return forward and backward of what the first and the last stage hold beside layers."""
         ...
 
-    def layer_bytes(self, kind: Kind, tensor: int, samples: int) -> tuple[float, float]:
-        """Return what one layer needs on a rank: of states, and of activations for each micro-batch in flight."""
+    def layer_bytes(self, kind: Kind, tensor: int, samples: int) -> Held:
+        """Return what one layer needs on a rank."""
         ...
 
-    def end_bytes(self, kind: Kind, tensor: int, samples: int, *, first: bool, last: bool) -> tuple[float, float]:
-        """Return the same for what the first and the last stage hold beside layers."""
+    def end_bytes(self, kind: Kind, tensor: int, samples: int, *, first: bool, last: bool) -> Held:
+        """Return what a stage needs beside layers: what its ends hold, and the largest passing tensors."""
         ...
 
     def free_bytes(self, kind: Kind) -> float:
@@ -61,6 +73,15 @@ class StagePricing(Protocol):
         ...
 
 
+def held_bytes(cost: ComputeCost, units: tuple[str, ...], tensor: int, samples: int, *, sharded: bool) -> Held:
+    """Return what one of `tensor` ranks needs of some units; only of a sharded optimizer something is divided."""
+    copies, gradients, moments = cost.state_bytes
+    shared = copies - cost.element_bytes + moments if sharded else 0
+    count = cost.parameter_count(units, tensor)
+    return Held(count * (copies + gradients + moments - shared), count * shared,
+                cost.activation_bytes(units, samples, tensor))
+
+
 class CostPricing:
     """The prices of the planner's cost model."""
 
@@ -69,7 +90,7 @@ class CostPricing:
         self.cost = compute_cost(task)
         self.network = NetworkCost(task.machine)
         self._seconds = functools.cache(self._unit_seconds)
-        self._bytes = functools.cache(self._unit_bytes)
+        self._held = functools.cache(functools.partial(held_bytes, self.cost, sharded=task.settings.sharded))
         self.hop = functools.cache(self._hop)  # type: ignore[method-assign]
         self.sync_seconds_a_byte = functools.cache(self._sync_seconds_a_byte)  # type: ignore[method-assign]
 
@@ -82,14 +103,15 @@ class CostPricing:
         units = self._end_units(first, last)
         return self._seconds(kind, units, tensor, samples) if units else 0.0
 
-    def layer_bytes(self, kind: Kind, tensor: int, samples: int) -> tuple[float, float]:
+    def layer_bytes(self, kind: Kind, tensor: int, samples: int) -> Held:
         """See StagePricing."""
-        return self._bytes(("layers.0",), tensor, samples)
+        return self._held(("layers.0",), tensor, samples)
 
-    def end_bytes(self, kind: Kind, tensor: int, samples: int, *, first: bool, last: bool) -> tuple[float, float]:
+    def end_bytes(self, kind: Kind, tensor: int, samples: int, *, first: bool, last: bool) -> Held:
         """See StagePricing."""
         units = self._end_units(first, last)
-        return self._bytes(units, tensor, samples) if units else (0.0, 0.0)
+        held = self._held(units, tensor, samples)
+        return held._replace(whole=held.whole + self.cost.workspace_bytes(("layers.0", *units), samples, tensor))
 
     def free_bytes(self, kind: Kind) -> float:
         """See StagePricing."""
@@ -114,10 +136,6 @@ class CostPricing:
     def _unit_seconds(self, kind: Kind, units: tuple[str, ...], tensor: int, samples: int) -> float:
         ranks = self.task.cluster.ranks_of(kind.node)[:tensor]
         return sum(stage_seconds(self.task, self.cost, ranks, units, samples))
-
-    def _unit_bytes(self, units: tuple[str, ...], tensor: int, samples: int) -> tuple[float, float]:
-        states = self.cost.parameter_count(units, tensor) * sum(self.cost.state_bytes)
-        return states, self.cost.activation_bytes(units, samples, tensor)
 
     def _hop(self, before: Kind, after: Kind, samples: int) -> Hop:
         nodes = (before.nodes[0], after.nodes[-1])

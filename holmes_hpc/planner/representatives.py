@@ -15,6 +15,7 @@ from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.memory import rank_memory
 from holmes_hpc.planner.replicas import Replicas, find_replicas
 from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.sharing import updated_parameters
 from holmes_hpc.planner.simulation import Prices
 from holmes_hpc.planner.step_prices import compute_cost, price
 from holmes_hpc.planner.validation import Peaks
@@ -45,7 +46,8 @@ class Representatives:
     def memory_gib(self, peaks: Peaks) -> tuple[float, ...]:
         """Return the memory of every rank of the whole layout in GiB; `peaks` are those of the representatives."""
         few = self.layout
-        parts = rank_memory(compute_cost(self.task), self.task.cluster, few.pipelines, few.micro_batch_size, peaks)
+        parts = rank_memory(compute_cost(self.task), self.task.cluster, few.pipelines, few.micro_batch_size, peaks,
+                            updated_parameters(self.task, few))
         known = {rank: memory.total / GIB for rank, memory in parts.items()}
         like = self.replicas.rank_like()
         return tuple(known[like[rank]] for rank in range(self.task.cluster.world_size))

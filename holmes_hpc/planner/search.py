@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.asymmetric import RECOMPUTATIONS
+from holmes_hpc.planner.chunking import in_chunks
 from holmes_hpc.planner.groups import GroupRules
 from holmes_hpc.planner.improve import improve
 from holmes_hpc.planner.manual import manual_pipelines
-from holmes_hpc.planner.priced import Priced, make_layout, price_layout, with_schedules
+from holmes_hpc.planner.priced import Priced, exceeds_memory, make_layout, price_layout, with_schedules
 from holmes_hpc.planner.proposals import Proposal
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.strategies import degrees_of, names, propose_by, with_defaults
-from holmes_hpc.planner.work import Work
+from holmes_hpc.planner.work import Work, layout_units
 from holmes_hpc.values import Rejected
 from holmes_hpc.words import counted
 
@@ -24,6 +25,8 @@ MOST_REJECTED = 10
 _MOST_SIMULATED = 8
 _MOST_SIMULATED_OF_ALL = 40
 """Layouts of the search for unlike pipelines that are simulated."""
+_MOST_DEAR = 6
+"""Layouts that are passed over because they cost more than what is left."""
 _WARMUP_FINALISTS = 8
 _WARMUP_SHARE = 0.5
 """Of the work, kept back for extra warm-up: across slow links it can turn the order of layouts."""
@@ -56,6 +59,8 @@ def search(task: Task, progress: Progress | None = None) -> tuple[Priced, tuple[
     if task.settings.strategy == "auto":
         work.say(f"planning: small changes to the best layouts{_so_far(priced)}")
         priced += improve(priced, work)
+        if task.settings.search_chunks:
+            priced += in_chunks(priced, work)
     fitting = [each for each in priced if not each.reason]
     if not fitting:
         raise PlanRefusedError(_why(priced, refusals))
@@ -121,6 +126,7 @@ def _price_best(task: Task, proposals: Sequence[Proposal], work: Work, most: int
     kept_back = _WARMUP_SHARE * allowance.units if warms_up else 0.0
     priced: list[Priced] = []
     seen: set[tuple[object, ...]] = set()
+    dear = 0
     for proposal in ranked:
         if len(priced) >= most or (priced and (allowance.units <= kept_back or (ranked[0].fits and not proposal.fits))):
             break
@@ -137,8 +143,13 @@ def _price_best(task: Task, proposals: Sequence[Proposal], work: Work, most: int
             layout = make_layout(proposal.task, proposal.strategy, pipelines, proposal.micro_batch_size, proposal.rules)
         except PlanRefusedError:
             continue
-        if priced and allowance.is_beyond(proposal.task, layout):
+        if priced and layout_units(proposal.task, layout) > allowance.units - kept_back:
+            dear += 1  # Cheaper ones go before it, as long as they are not far to seek.
+            if dear > _MOST_DEAR:
+                break
             continue
+        if any(each.reason for each in priced) and exceeds_memory(proposal.task, layout):
+            continue  # One that does not fit is simulated, for what is said of it; the work is for those that do.
         priced.append(price_layout(proposal.task, proposal.strategy, proposal.words, pipelines,
                                    proposal.micro_batch_size, proposal.rules, proposal.chunks,
                                    allowance=allowance))

@@ -34,6 +34,7 @@ class PlanSettings:
     micro_batch_size: int | None
     schedule: str
     chunks: int
+    search_chunks: bool
     turns: bool | None
     warmup_extra: int | None
     layer_split: str | tuple[int, ...]
@@ -62,15 +63,18 @@ class PlanSettings:
             raise PlanRefusedError(f"parallel.strategy={parallel.strategy}: this version cannot plan it. "
                                    f"Set it to one of {', '.join(known)}.")
         schedule = str(parallel.schedule)
-        if schedule == "auto" and parallel.chunks > 1:
+        chunks = parallel.chunks or 1
+        open_split = parallel.layer_split == "adaptive"
+        search_chunks = parallel.chunks is None and schedule == "auto" and open_split
+        if schedule == "auto" and chunks > 1:
             schedule = "interleaved"
         if schedule not in ("auto", *SCHEDULES):
             raise PlanRefusedError(f"parallel.schedule={schedule}: this version cannot build it. "
                                    f"Set it to one of auto, {', '.join(SCHEDULES)}.")
         return cls(
             strategy=str(parallel.strategy), tensor=parallel.tensor, pipeline=parallel.pipeline, data=parallel.data,
-            micro_batch_size=parallel.micro_batch_size, schedule=schedule, chunks=int(parallel.chunks),
-            turns=parallel.turns,
+            micro_batch_size=parallel.micro_batch_size, schedule=schedule, chunks=int(chunks),
+            search_chunks=search_chunks, turns=parallel.turns,
             warmup_extra=_warmup_extra(parallel.warmup_extra), layer_split=_layer_split(parallel.layer_split),
             alpha=float(parallel.alpha), two_level=parallel.two_level is not False,
             recompute="none" if parallel.recompute == "auto" else str(parallel.recompute),

@@ -13,6 +13,7 @@ from holmes_hpc.planner.overlap import Buckets, Overlap
 from holmes_hpc.planner.ownership import element_count, stage_units
 from holmes_hpc.planner.schedules import edge_ranks, transfers
 from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.sharing import updated_parameters
 from holmes_hpc.planner.simulation import Prices
 from holmes_hpc.values import ActionKind, Reduction
 
@@ -64,14 +65,8 @@ def _overlapped(task: Task, network: NetworkCost, layout: Layout, overlap: Overl
     if not overlap.overlap_grad_reduce:
         buckets = {index: tuple(Bucket(bucket.traffic) for bucket in parts) for index, parts in buckets.items()}
     gathers = {index: made.gathered(reduction) for index, reduction in exchanged if made.divides(reduction)}
-    updated = dict.fromkeys(prices.optimizer, 0.0)
-    for reduction in layout.reductions:
-        count = element_count(task.architecture, reduction.owns)
-        for group in ([layout.groups[i].ranks for i in reduction.inner] if made.divides(reduction)
-                      else [(owner,) for owner in reduction.owners]):
-            updated.update({rank: updated[rank] + count / len(group) for rank in group if rank in updated})
-    cost = compute_cost(task)
-    optimizer = {rank: cost.optimizer_seconds(task.cluster.node_of(rank), count) for rank, count in updated.items()}
+    cost, updated = compute_cost(task), updated_parameters(task, layout)
+    optimizer = {rank: cost.optimizer_seconds(task.cluster.node_of(rank), updated[rank]) for rank in prices.optimizer}
     return dataclasses.replace(prices, buckets=buckets, gathers=gathers, optimizer=optimizer,
                                overlap_gathers=overlap.overlap_param_gather)
 

@@ -8,7 +8,7 @@ templates of one depth are priced at once with numpy: the layer cut is a bisecti
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy
@@ -83,17 +83,18 @@ def enumerate_segments(kinds: Sequence[Kind], degrees: Sequence[Sequence[int]], 
 
 
 def price_templates(pricing: StagePricing, kinds: Sequence[Kind], segments: Sequence[tuple[Segment, ...]],
-                    num_layers: int, samples: int, shares: Sequence[float] | None = None) -> list[Template]:
+                    num_layers: int, samples: int,
+                    shared_by: Callable[[tuple[Segment, ...]], Sequence[int]] | None = None) -> list[Template]:
     """Return the priced templates that fit into memory, in the order given.
 
-    With `shares` the layers are cut for stages that all nodes of a kind serve together: a stage of a kind takes
-    `shares[kind]` times as long for each of its segment's stages.
+    `shared_by` says of each template by how many ranks the optimizer's state of each stage is shared, by default by
+    one.
     """
     priced: dict[tuple[Segment, ...], Template] = {}
     by_depth = itertools.groupby(sorted(segments, key=_depth), key=_depth)
     table = StageTable(pricing, kinds, samples)
     for depth, group in by_depth:
-        for template in _price_depth(table, list(group), depth, num_layers, shares):
+        for template in _price_depth(table, list(group), depth, num_layers, shared_by):
             priced[template.segments] = template
     return [priced[each] for each in segments if each in priced]
 
@@ -107,15 +108,19 @@ class StageTable:
         self.borders: dict[tuple[Segment, Segment], tuple[float, float]] = {}
 
     def row(self, kind: int, tensor: int, first: bool, last: bool) -> tuple[float, ...]:
-        """Return layer seconds, end seconds, layer states, layer kept, free bytes less end states, end kept."""
+        """Return the seconds of a layer and of the ends, then bytes.
+
+        Of a layer: whole, divided and kept; free for layers and what the ends keep; of the ends: divided and kept.
+        """
         key = (kind, tensor, first, last)
         if key not in self.rows:
             pricing, node, samples = self.pricing, self.kinds[kind], self.samples
-            states, kept = pricing.layer_bytes(node, tensor, samples)
-            end_states, end_kept = pricing.end_bytes(node, tensor, samples, first=first, last=last)
+            layer = pricing.layer_bytes(node, tensor, samples)
+            end = pricing.end_bytes(node, tensor, samples, first=first, last=last)
             self.rows[key] = (pricing.layer_seconds(node, tensor, samples),
                               pricing.end_seconds(node, tensor, samples, first=first, last=last),
-                              states, kept, pricing.free_bytes(node) - end_states, end_kept)
+                              layer.whole, layer.divided, layer.kept, pricing.free_bytes(node) - end.whole,
+                              end.divided, end.kept)
         return self.rows[key]
 
     def hops(self, segments: tuple[Segment, ...]) -> tuple[float, float]:
@@ -142,12 +147,12 @@ class StageTable:
 
 
 def _price_depth(table: StageTable, group: list[tuple[Segment, ...]], depth: int, num_layers: int,
-                 shares: Sequence[float] | None) -> Iterator[Template]:
-    rows = numpy.array([_stage_rows(table, segments, depth, shares) for segments in group])
-    layer, end, states, kept, free, end_kept = (rows[:, :, i] for i in range(6))
-    in_flight = numpy.arange(depth, 0, -1)[None, :]
-    room = numpy.floor((free - in_flight * end_kept) / (states + in_flight * kept))
-    caps = numpy.clip(room, 0, num_layers)
+                 shared_by: Callable[[tuple[Segment, ...]], Sequence[int]] | None) -> Iterator[Template]:
+    rows = numpy.array([stage_rows(table, segments, depth) for segments in group])
+    count = numpy.array([shared_by(segments) for segments in group]) if shared_by else numpy.ones((1, 1))
+    in_flight = numpy.arange(depth, 0, -1, dtype=float)[None, :]
+    layer, end = rows[:, :, 0], rows[:, :, 1]
+    caps = numpy.clip(room(rows, count, in_flight), 0, num_layers)
     layers, good = cut_layers(layer, end, caps, num_layers)
     times = layers * layer + end
     cuts, longest, work = layers.astype(int).tolist(), times.max(axis=1).tolist(), times.sum(axis=1).tolist()
@@ -156,8 +161,20 @@ def _price_depth(table: StageTable, group: list[tuple[Segment, ...]], depth: int
         yield Template(group[i], tuple(cuts[i]), max(longest[i], busiest), work[i], hops)
 
 
-def _stage_rows(table: StageTable, segments: tuple[Segment, ...], depth: int,
-                shares: Sequence[float] | None) -> list[tuple[float, ...]]:
+def room(rows: NDArray[numpy.float64], shared_by: NDArray[numpy.float64],
+         in_flight: NDArray[numpy.float64]) -> NDArray[numpy.float64]:
+    """Return how many layers fit into stages, negative where not even the ends do.
+
+    `rows` are those of `StageTable.row` along the last axis; `shared_by` is how many ranks share the optimizer's
+    state, and `in_flight` how many micro-batches are kept.
+    """
+    whole, divided, kept, free, end_divided, end_kept = (rows[..., i] for i in range(2, 8))
+    return numpy.floor((free - end_divided / shared_by - in_flight * end_kept)
+                       / (whole + divided / shared_by + in_flight * kept))
+
+
+def stage_rows(table: StageTable, segments: tuple[Segment, ...], depth: int) -> list[tuple[float, ...]]:
+    """Return the rows of `StageTable.row` of a template's stages."""
     rows: list[tuple[float, ...]] = []
     for number, (kind, tensor, count) in enumerate(segments):
         own = [table.row(kind, tensor, False, False)] * count
@@ -165,9 +182,6 @@ def _stage_rows(table: StageTable, segments: tuple[Segment, ...], depth: int,
             own[0] = table.row(kind, tensor, True, depth == 1)
         if number == len(segments) - 1:
             own[-1] = table.row(kind, tensor, depth == 1, True)
-        if shares is not None:
-            scale = shares[kind] * tensor * count
-            own = [(row[0] * scale, row[1] * scale, *row[2:]) for row in own]
         rows += own
     return rows
 

@@ -15,6 +15,7 @@ _UNITS_A_LAYOUT = 150
 _UNITS_LEAST = 12_000
 """For each strategy, where no time is asked for."""
 _STRATEGIES = 5
+_CHUNKS_SHARE = 0.1
 _FEW_RANKS = 8
 _SMALL_FACTOR = 6
 _LONGEST_PIPELINE = 60
@@ -44,14 +45,23 @@ class Work:
         asked = _UNITS_LEAST + 2 * _UNITS_A_RANK * ranks
         self.units = asked if seconds is None else seconds * _UNITS_A_SECOND / _STRATEGIES
         self._progress = progress
+        self._allowances: list[Allowance] = []
 
     def allowance(self) -> Allowance:
         """Return the allowance of one strategy."""
-        return Allowance(self.units)
+        return self._given(self.units)
 
     def allowance_to_improve(self) -> Allowance:
         """Return the allowance of small changes: more where few ranks make every simulation cheap."""
-        return Allowance(self.units * (_SMALL_FACTOR if self.ranks <= _FEW_RANKS else 1))
+        return self._given(self.units * (_SMALL_FACTOR if self.ranks <= _FEW_RANKS else 1))
+
+    def allowance_for_chunks(self) -> Allowance:
+        """Return the allowance of pipelines in chunks: a tenth of all that was done so far."""
+        return Allowance(_CHUNKS_SHARE * sum(each.whole - each.units for each in self._allowances))
+
+    def _given(self, units: float) -> Allowance:
+        self._allowances.append(Allowance(units))
+        return self._allowances[-1]
 
     def say(self, words: str) -> None:
         """Tell what goes on."""

@@ -49,7 +49,7 @@ def unsupported(config: Any, plan: Plan | None = None, abilities: Abilities = EN
         (parallel.schedule not in ("auto", *can.schedules), f"parallel.schedule={parallel.schedule}",
          f"auto, {_either(can.schedules)}"),
         ((parallel.tensor or 1) > 1 and not can.tensor, f"parallel.tensor={parallel.tensor}", "1 or null"),
-        (parallel.chunks > 1 and not can.chunks, f"parallel.chunks={parallel.chunks}", "1"),
+        ((parallel.chunks or 1) > 1 and not can.chunks, f"parallel.chunks={parallel.chunks}", "1"),
         (train.precision not in can.precisions, f"train.precision={train.precision}", _either(can.precisions)),
         (parallel.recompute not in ("auto", *can.recompute), f"parallel.recompute={parallel.recompute}",
          _either(can.recompute)),

@@ -35,7 +35,7 @@ def within_megatron(config: Any) -> Any:
             raise PlanRefusedError(f"output=megatron: parallel.{key}=true: Megatron-LM has no {what}. "
                                    f"Set it to null or false.")
     if parallel.schedule == "auto":
-        parallel.schedule = "interleaved" if parallel.chunks > 1 else "1f1b"
+        parallel.schedule = "interleaved" if (parallel.chunks or 1) > 1 else "1f1b"
     parallel.warmup_extra, parallel.turns, parallel.two_level = 0, False, False
     return limited
 

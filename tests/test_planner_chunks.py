@@ -1,0 +1,60 @@
+"""Pipelines in chunks, which `auto` tries where it is free to."""
+
+import pytest
+
+from holmes_hpc.planner.chunking import go_round
+from holmes_hpc.planner.making import assemble
+from holmes_hpc.planner.schedules import build_schedule
+from holmes_hpc.planner.search import search
+from holmes_hpc.planner.validation import schedule_problems
+from holmes_hpc.planner.work import Work
+from holmes_hpc.values import Pipeline, Plan, Stage
+from tests.planner_problems import SMALL, Problem
+
+TWO_NODES = Problem("two nodes of 3090s", (("3090", "eth25", (8, 8)),), layers=32, hidden=4096, batch=32)
+MIXED = SMALL[0]
+
+
+def test_chunks_are_taken_where_they_pay() -> None:
+    task = TWO_NODES.task()
+    found, rejected = search(task)
+    plain, _ = search(TWO_NODES.task("parallel.chunks=1"))
+    assert plain.schedule.chunks == 1
+    assert found.schedule.name == "interleaved"
+    assert found.seconds < 0.99 * plain.seconds
+    made = assemble(task, found, rejected)
+    assert Plan.from_json(made.to_json()) == made
+    assert schedule_problems(made.pipelines, made.reductions, build_schedule(made)) == []
+    for pipeline in made.pipelines:
+        assert sum(stage.num_layers for stage in pipeline.stages) == 32
+        assert len({stage.ranks for stage in pipeline.stages}) * made.schedule.chunks == len(pipeline.stages)
+
+
+@pytest.mark.parametrize(("asked", "chunks"), [
+    (["parallel.schedule=1f1b"], 1), (["parallel.schedule=zero_bubble"], 1), (["parallel.layer_split=uniform"], 1),
+    (["parallel.chunks=2", "parallel.pipeline=4"], 2)])
+def test_what_is_asked_for_is_kept(asked: list[str], chunks: int) -> None:
+    found, _ = search(TWO_NODES.task(*asked, "parallel.micro_batch_size=1"))
+    assert found.schedule.chunks == chunks
+
+
+def test_over_slow_links_nothing_goes_round() -> None:
+    found, _ = search(MIXED.task("parallel.leave_nodes_out=false"))
+    assert found.schedule.chunks == 1
+
+
+def test_chunks_may_take_a_tenth_of_the_work() -> None:
+    work = Work(None, 16)
+    first, second = work.allowance(), work.allowance_to_improve()
+    first.units -= 1000
+    second.units -= 500
+    assert work.allowance_for_chunks().units == pytest.approx(150)
+
+
+def test_ranks_keep_their_layers() -> None:
+    pipeline = Pipeline(4, (Stage((0, 1), 0, 5), Stage((2, 3), 5, 2)))
+    rounds = go_round(pipeline, 2)
+    assert rounds is not None
+    assert [(stage.ranks, stage.first_layer, stage.num_layers) for stage in rounds.stages] == [
+        ((0, 1), 0, 3), ((2, 3), 3, 1), ((0, 1), 4, 2), ((2, 3), 6, 1)]
+    assert go_round(pipeline, 3) is None
