@@ -117,7 +117,7 @@ def test_auto_compares_an_added_strategy() -> None:
 
 @pytest.mark.parametrize(("stages", "words"), [
     ("(((0,), (1,)), ((2,), (2,)))", "each of 0 to 7 must be in one"),
-    ("tuple(((r, r + 4),) for r in range(4))", "here of 1 ranks, and it has parts of 2"),
+    ("tuple(((r, r + 4),) for r in range(4))", "here of 1 rank, and it has parts of 2"),
     ("()", "must be in one"),
 ])
 def test_a_strategy_that_proposes_no_layout_is_refused(tmp_path: Path, stages: str, words: str) -> None:

@@ -98,7 +98,7 @@ def test_a37_nodes_as_described_pass_with_unlike_names_of_adapters(tmp_path: Pat
     ({"mlx5_0": ROCE}, 1, "found mlx5_0/1 (link layer Ethernet) ACTIVE"),
     ({"mlx5_0": ("InfiniBand", "4: ACTIVE", "50 Gb/sec (1X HDR)")}, 1,
      "200 Gb/s on each ib port (nic: hdr200), found mlx5_0/1 at 50 Gb/s"),
-    ({"mlx5_0": HDR}, 0, "1 GPUs (a100-80g), found 0"),
+    ({"mlx5_0": HDR}, 0, "1 GPU (a100-80g), found 0"),
     ({"mlx5_0": HDR, "mlx5_1": HDR}, 1, "1 adapters as on the other nodes of the fabric ib, found 2"),
 ])
 def test_a34_one_bad_node_is_named_with_what_it_has(tmp_path: Path, ports: dict[str, tuple[str, str, str]], gpus: int,
@@ -192,7 +192,7 @@ def test_auto_is_nccl_for_all_where_nodes_report_gpus(tmp_path: Path) -> None:
             ("auto", described, without, "gloo"), ("nccl", described, without, "nccl"),
             ("auto", on_cpus, with_gpus, "gloo"), ("auto", described, one_without, "nccl")):
         assert decide_backend(wanted, list(zip(nodes, reports, strict=True))) == backend
-    with pytest.raises(NetworkError, match=r"node roce-2: expected 1 GPUs .*found 0"):
+    with pytest.raises(NetworkError, match=r"node roce-2: expected 1 GPU .*found 0"):
         allocated(tmp_path, [0, 1, 2, 3], reports=one_without)
 
 

@@ -279,7 +279,7 @@ def test_the_fastest_expressible_plan_is_taken_and_priced_as_megatron_runs_it():
 
 
 @pytest.mark.parametrize(("plan", "reason"), [
-    (with_pipelines((4, [((0,), 2), ((1,), 2)]), (4, [((2,), 4)])), "2 stages beside 1 stages"),
+    (with_pipelines((4, [((0,), 2), ((1,), 2)]), (4, [((2,), 4)])), "2 stages beside 1 stage"),
     (with_pipelines((4, [((0,), 2), ((1,), 2)]), (4, [((2,), 1), ((3,), 3)])), "layers 2+2 beside layers 1+3"),
     (with_pipelines((4, [((0,), 2), ((1,), 2)]), (6, [((2,), 2), ((3,), 2)])), "4 micro-batches beside 6"),
     (with_pipelines((4, [((0, 1), 2), ((2, 3), 2)]), (4, [((4,), 2), ((5,), 2)])),

@@ -18,6 +18,7 @@ from holmes_hpc.planner.proposals import Proposal
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.shapes import Shape, tensor_degrees
 from holmes_hpc.values import Pipeline
+from holmes_hpc.words import counted
 
 _SHAPES: dict[str, Callable[[Task, int], tuple[Shape, ...]]] = {
     "holmes": holmes_shapes, "megatron": megatron_shapes,
@@ -102,7 +103,8 @@ def _checked(name: str, shape: Any, task: Task, tensor: int) -> Shape:
     if ranks != list(range(task.cluster.world_size)):
         problem = f"its stages hold the ranks {ranks}, and each of 0 to {task.cluster.world_size - 1} must be in one"
     elif any(len(part) != tensor for part in parts):
-        problem = f"a part is a tensor-parallel group, here of {tensor} ranks, and it has parts of {_sizes(parts)}"
+        problem = (f"a part is a tensor-parallel group, here of {counted(tensor, 'rank')}, and it has parts of "
+                   f"{_sizes(parts)}")
     elif any(task.cluster.node_of(rank).slot != task.cluster.node_of(part[0]).slot for part in parts for rank in part):
         problem = "a tensor-parallel group lies inside one node"
     if problem:

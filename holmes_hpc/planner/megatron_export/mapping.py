@@ -107,11 +107,11 @@ def _degrees(pipeline: Pipeline) -> str:
     return "+".join(str(len(stage.ranks)) for stage in pipeline.stages)
 
 
-_DEPTH = ("{} stages", "number of stages", lambda pipeline: len(pipeline.stages))
+_DEPTH = ("{}", "number of stages", lambda pipeline: counted(len(pipeline.stages), "stage"))
 _ALIKE: tuple[tuple[str, str, Callable[[Pipeline], object]], ...] = (
     ("layers {}", "division of the layers", lambda pipeline: "+".join(str(s.num_layers) for s in pipeline.stages)),
     ("tensor-parallel degrees {}", "tensor-parallel degree", _degrees),
-    ("{} micro-batches", "number of micro-batches", lambda pipeline: pipeline.microbatches),
+    ("{}", "number of micro-batches", lambda pipeline: counted(pipeline.microbatches, "micro-batch")),
 )
 
 
