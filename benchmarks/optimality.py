@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("numbers", nargs="*", type=int, default=list(range(len(SMALL))))
     parser.add_argument("--within", type=float, default=0.0)
     arguments = parser.parse_args()
-    print("| problem | GPUs | auto, ms | best of all layouts, ms | gap, % | layouts | simulated | search, s | proof, s |")
+    print("| problem | GPUs | auto, ms | best of all, ms | gap, % | layouts | simulated | search, s | proof, s |")
     print("|---|---|---|---|---|---|---|---|---|")
     for number in arguments.numbers:
         problem = SMALL[number]

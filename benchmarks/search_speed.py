@@ -1,8 +1,8 @@
 """How long the search takes as the cluster grows: CPU seconds of one core, and a curve.
 
-    python -m benchmarks.search_speed [--most GPUS] [--picture docs/pictures/search_speed.png]
+    python -m benchmarks.search_speed [--sizes GPUS ...] [--model NAME] [--picture docs/pictures/search_speed.png]
 
-Two kinds of GPUs, one part A100 to three parts V100, Llama 7B; the strategy is `auto`.
+Two kinds of GPUs, one part A100 to three parts V100, Llama 7B unless another model is named; the strategy is `auto`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ TARGETS = {16: 0.5, 64: 2.0, 512: 5.0, 4096: 20.0}
 SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
-def measure(gpus: int) -> tuple[float, float, str]:
+def measure(gpus: int, model: str = "llama_7b") -> tuple[float, float, str]:
     """Return the CPU seconds of a plan, its predicted step and its strategy."""
     fast, slow = (1, 1) if gpus == 16 else (gpus // 32, 3 * gpus // 32)
     config = compose(["+cluster=mixed_gpus", "cluster.partitions.ib.gpus_per_node=8",
                       "cluster.partitions.roce.gpus_per_node=8", f"cluster.partitions.ib.nodes={fast}",
-                      f"cluster.partitions.roce.nodes={slow}", "model=llama_7b", "train.precision=float16",
+                      f"cluster.partitions.roce.nodes={slow}", f"model={model}", "train.precision=float16",
                       f"train.global_batch_size={max(128, 2 * gpus)}"])
     start = time.process_time()
     made = plan(config, "slurm")
@@ -43,15 +43,16 @@ def yardstick() -> float:
 def main() -> None:
     """Print the table as Markdown and draw the curve."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--most", type=int, default=max(SIZES))
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
+    parser.add_argument("--model", default="llama_7b")
     parser.add_argument("--picture", type=Path, help="such as docs/pictures/search_speed.png")
     arguments = parser.parse_args()
     measure(SIZES[0])  # imports and tables that every later search finds made
     print("| GPUs | CPU seconds | aim | predicted step, s | strategy | `sum(range(10**6))`, ms |")
     print("|---|---|---|---|---|---|")
     points = []
-    for gpus in (size for size in SIZES if size <= arguments.most):
-        seconds, step, strategy = measure(gpus)
+    for gpus in arguments.sizes:
+        seconds, step, strategy = measure(gpus, arguments.model)
         points.append((gpus, seconds))
         print(f"| {gpus} | {seconds:.2f} | {TARGETS.get(gpus, '')} | {step:.2f} | {strategy} | {yardstick():.0f} |",
               flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -21,7 +21,7 @@ from holmes_hpc.launch.mismatch import Mismatch, find_mismatches
 from holmes_hpc.launch.node_report import NodeReport, read_node
 from holmes_hpc.launch.stopping import Stopping
 from holmes_hpc.planner import bind, plan
-from holmes_hpc.runs import RunFolder, Start
+from holmes_hpc.runs import Notes, RunFolder, Start
 from holmes_hpc.values import Plan
 
 ADDRESSES = {"lo": "127.0.0.1", "eth0": "10.0.0.1", "ib0": "10.1.0.1", "roce0": "10.2.0.1"}
@@ -246,3 +246,33 @@ def test_a38_nccl_is_told_exact_names_and_no_network_for_all() -> None:
         "NCCL_IB_HCA": "=mlx5_0,mlx5_3", "NCCL_IB_GID_INDEX": "3", "NCCL_SOCKET_IFNAME": "=eth0"}
     with pytest.raises(ConfigurationError, match="NCCL_NET"):
         check_environment({"NCCL_NET": "IB"})
+
+
+def test_gpus_of_both_makers_are_counted(tmp_path: Path) -> None:
+    assert report(tmp_path, "nvidia", gpus=3).gpus == 3
+    root = lay_out(tmp_path / "amd", UP, {}, 0)
+    for number, identity in enumerate(("0", "51966", "47806")):  # the first is a CPU
+        node = root / "sys/class/kfd/kfd/topology/nodes" / str(number)
+        node.mkdir(parents=True)
+        (node / "gpu_id").write_text(f"{identity}\n")
+    assert read_node("amd", root, ADDRESSES.get).gpus == 2
+    assert report(tmp_path, "none", gpus=0).gpus == 0
+
+
+@pytest.mark.parametrize(("backend", "library", "gpu", "warned"), [
+    ("auto", "gloo", "a100-80g", True), ("auto", "nccl", "a100-80g", False), ("gloo", "gloo", "a100-80g", False),
+    ("auto", "gloo", "cpu", False),
+])
+def test_ranks_without_the_described_gpus_say_so_to_whoever_follows(tmp_path: Path, backend: str, library: str,
+                                                                    gpu: str, warned: bool) -> None:
+    config = compose(["+cluster=mixed", f"launch.backend={backend}",
+                      *(f"cluster.partitions.{label}.gpu={gpu}" for label in ("ib", "roce"))])
+    folder = RunFolder.create(tmp_path, "mixed")
+    notes = Notes(folder)
+    assert notes.new() == []
+    meeting = SimpleNamespace(start=SimpleNamespace(run=folder), layout=SimpleNamespace(rank=0))
+    slurm_rank._say_no_gpus(config, Allocation({}, "ib-1", backend=library), cast(Any, meeting))
+    said = notes.new()
+    assert bool(said) == warned and notes.new() == []
+    if warned:
+        assert "describes a100-80g" in said[0] and "compute on CPUs" in said[0]

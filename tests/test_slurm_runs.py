@@ -47,6 +47,7 @@ def test_one_job_over_two_partitions_trains_as_one_process(
     done = holmes(each_slurm, "train", [*MIXED, *TINY])
     folder = newest_run(each_slurm.shared)
     assert done.status == 0, done.stderr + (folder / "logs" / "batch.log").read_text()
+    assert "describes a100-80g, and no node has a GPU" in done.stderr, "these nodes have CPUs alone"
     job = json.loads((folder / "job.json").read_text())
     assert [component["labels"] for component in job["components"]] == [["ib"], ["roce"]]
     assert (folder.parent / f"slurm-{job['job_id']}").resolve() == folder

@@ -11,8 +11,10 @@ import pytest
 from holmes_hpc import cli
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.config.compose import compose
+from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.diagnosis import node_findings
-from holmes_hpc.submit.fit import check_fit, matches
+from holmes_hpc.submit import fit
+from holmes_hpc.submit.fit import check_fit, check_submission, matches
 from holmes_hpc.submit.inventory import Inventory, read_saved
 from holmes_hpc.submit.site import describe_site, find_labels
 from tests.slurm_cluster import SlurmCluster
@@ -68,10 +70,19 @@ def test_a43_generations_that_do_reach_each_other_can_be_said_to() -> None:
 
 def test_numbers_that_a_partition_cannot_give() -> None:
     constraint = "cluster.partitions.ib.constraint=ib_hdr"
-    assert "wants 5 nodes with 2 GPUs, and of 4 nodes of gpu 4" in facts(constraint, "cluster.partitions.ib.nodes=5")[0]
+    assert "wants 5 nodes, and the partition gpu has 4 with the features ib_hdr: the job would wait for ever" in facts(
+        constraint, "cluster.partitions.ib.nodes=5")[0]
     assert "no node of the partition gpu has the features fast" in facts("cluster.partitions.ib.constraint=fast")[0]
     assert "0 have so many (the most: 4)" in facts(constraint, "cluster.partitions.ib.gpus_per_node=16")[0]
     assert facts(constraint, "cluster.partitions.ib.exclude='a[1-3]'")[0].startswith("FATAL")
+
+
+def test_a_job_that_would_wait_for_ever_is_not_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "ask_slurm", lambda features, partitions: inventory())
+    wanted = ["+cluster=ib", "cluster.partitions.ib.partition=gpu", "cluster.partitions.ib.constraint=ib_hdr"]
+    check_submission(compose([*wanted, "cluster.partitions.ib.nodes=4"]))
+    with pytest.raises(ConfigurationError, match=r"wants 5 nodes.*wait for ever; lower cluster\.partitions\.ib\.nodes"):
+        check_submission(compose([*wanted, "cluster.partitions.ib.nodes=5"]))
 
 
 def test_constraints() -> None:

@@ -11,7 +11,8 @@ import pytest
 from holmes_hpc.cluster.slurm import read_squeue
 from holmes_hpc.cluster.slurm.jobs import read_task_numbers
 from holmes_hpc.cluster.slurm.records import SlurmOutputError
-from holmes_hpc.runs import RunFolder, read_result, write_result
+from holmes_hpc.runs import RunFolder, read_result, write_job, write_result
+from holmes_hpc.submit.board import Board
 from holmes_hpc.submit.commands import SlurmCommandError
 from holmes_hpc.submit.states import JobStatus, read_states, statuses
 from holmes_hpc.submit.watch import LONGEST_WAIT_SECONDS, PATIENCE_SECONDS, SubmittedRun, Watch, failure, settle
@@ -177,3 +178,26 @@ def test_a_failed_script_shows_the_end_of_its_log(tmp_path: Path) -> None:
     assert "TIMEOUT" in text
     assert text.endswith("DUE TO TIME LIMIT")
     assert text.count("\n") < 20
+
+
+def test_of_components_the_reason_that_does_not_go_by_is_told() -> None:
+    jobs = read_squeue("JOBID|JOBID|STATE|PARTITION|NODELIST|REASON|NAME\n"
+                       "16+0|16|PENDING|ib||PartitionNodeLimit|train\n16+1|17|PENDING|roce||Resources|train\n"
+                       "20+0|20|PENDING|ib||Priority|train\n20+1|21|PENDING|roce||Resources|train\n")
+    assert {whole: str(status) for whole, status in statuses(jobs).items()} == {
+        "16": "PENDING (PartitionNodeLimit)", "20": "PENDING (Priority)"}
+
+
+def test_a_cancelled_job_stays_cancelled_when_slurm_has_forgotten_it(tmp_path: Path) -> None:
+    for status in (None, "preempted", "failed"):
+        folder = RunFolder.create(tmp_path, "mixed")
+        write_job(folder, job_id="16", emulated=False)
+        answers = iter([{"16": JobStatus("CANCELLED")}, {}])
+        watch = Watch([SubmittedRun("16", folder, requeue=True)], ask=lambda jobs, told=answers: next(told))
+        watch._due = 0.0
+        watch.poll()
+        if status is not None:
+            write_result(folder, status, error="the job was cancelled", emulated=False)
+        later = Watch([SubmittedRun("16", folder, requeue=True)], ask=lambda jobs, told=answers: next(told))
+        later.poll()
+        assert [Board({}).row(watched).state for watched in (*watch.runs, *later.runs)] == ["cancelled"] * 2

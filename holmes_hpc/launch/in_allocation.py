@@ -23,7 +23,7 @@ from holmes_hpc.launch.job_plan import plan_for_job
 from holmes_hpc.launch.leaving import leave_process
 from holmes_hpc.launch.progress import make_reporter
 from holmes_hpc.launch.slurm_rank import be_rank
-from holmes_hpc.runs import RunFolder, Start, read_metrics, write_job, write_result
+from holmes_hpc.runs import Notes, RunFolder, Start, read_metrics, write_job, write_result
 from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.submit.components import Component, job_components
 from holmes_hpc.submit.job import link_job
@@ -119,7 +119,7 @@ def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _follow(step: subprocess.Popen[bytes], folder: RunFolder, steps: int) -> int:
-    seen = 0
+    seen, notes = 0, Notes(folder)
     with make_reporter(steps, sys.stderr) as reporter:
         while True:
             status = step.poll()
@@ -127,6 +127,8 @@ def _follow(step: subprocess.Popen[bytes], folder: RunFolder, steps: int) -> int
             for row in rows[seen:]:
                 reporter.step(row)
             seen = len(rows)
+            for note in notes.new():
+                LOG.info("%s", note)
             if status is not None:
                 return status
             time.sleep(LOOK_SECONDS)

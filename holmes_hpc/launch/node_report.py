@@ -99,8 +99,11 @@ def _ports(root: Path) -> list[Port]:
 
 
 def _gpus(root: Path) -> int:
+    """Count the GPUs that the drivers list: NVIDIA's, and AMD's, among whose nodes CPUs have the id 0."""
     folder = root / "proc/driver/nvidia/gpus"
-    return sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0
+    if folder.is_dir():
+        return sum(1 for _ in folder.iterdir())
+    return sum(_read(path) not in ("", "0") for path in (root / "sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id"))
 
 
 def _read(path: Path) -> str:

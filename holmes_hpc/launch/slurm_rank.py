@@ -22,13 +22,13 @@ from holmes_hpc.cluster.slurm.step import StepLayout
 from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.launch.allocation import Allocation, ExcludeNodesError, allocate
-from holmes_hpc.launch.backend import NCCL
+from holmes_hpc.launch.backend import AUTO, GLOO, NCCL
 from holmes_hpc.launch.meeting import Meeting, RefusedError
 from holmes_hpc.launch.mismatch import interfaces_of
 from holmes_hpc.launch.node_report import read_node
 from holmes_hpc.launch.settings import RankSettings
 from holmes_hpc.launch.stopping import Stopping
-from holmes_hpc.runs import RunFolder, Start, read_result, write_result
+from holmes_hpc.runs import RunFolder, Start, add_note, read_result, write_result
 from holmes_hpc.values import Plan
 
 LOG = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def be_rank(folder: RunFolder, layout: StepLayout, *, supervised: bool = False) 
     it is: Slurm 24.11 may requeue a job once more after its good end, where it was requeued while being preempted.
     """
     if (read_result(folder) or {}).get("status") == "completed":
-        _say(layout, "this run was completed by an earlier start of the job; nothing is left to do")
+        _say(folder, layout, "this run was completed by an earlier start of the job; nothing is left to do")
         return 0
     config = OmegaConf.load(folder.config_path)
     start = Start(folder, layout.name)
@@ -68,7 +68,7 @@ def be_rank(folder: RunFolder, layout: StepLayout, *, supervised: bool = False) 
         return error.exit_status
     from holmes_hpc.launch.rank import run_rank
 
-    status = run_rank(settings, lambda done, total, text: None, lambda text: _say(layout, text))
+    status = run_rank(settings, lambda done, total, text: None, lambda text: _say(folder, layout, text))
     leave(None, status)
     if status not in (0, PREEMPTED):
         _write_failed(folder, _error_of(folder, layout), supervised)
@@ -97,7 +97,9 @@ def _bind(config: Any, meeting: Meeting) -> None:
         plan = Plan.from_json(run.plan_path.read_text())
         nodes = meeting.nodes()
         _say_failed_before(before, [node.name for node in nodes])
-        meeting.publish(*allocate(config, plan, nodes))
+        plan, allocation = allocate(config, plan, nodes)
+        _say_no_gpus(config, allocation, meeting)
+        meeting.publish(plan, allocation)
     except ExcludeNodesError as error:
         meeting.start.write("exclude.json", {"nodes": list(error.nodes)})
         meeting.refuse(error)
@@ -112,6 +114,17 @@ def _start_before(start: Start) -> Start | None:
     others = sorted((path for path in start.run.starts.glob("*/") if path.name != start.name),
                     key=lambda path: path.stat().st_ctime)
     return Start(start.run, others[-1].name) if others else None
+
+
+def _say_no_gpus(config: Any, allocation: Allocation, meeting: Meeting) -> None:
+    """Say so where ranks compute on CPUs although the cluster file describes GPUs, unless that was asked for."""
+    kinds = dict.fromkeys(node.gpu for node in ClusterDescription.from_config(config.cluster).nodes)
+    described = [kind for kind in kinds if kind != "cpu"]
+    if allocation.backend == GLOO and described and str(config.launch.backend) == AUTO:
+        _say(meeting.start.run, meeting.layout,
+             f"WARNING: the cluster file describes {', '.join(described)}, and no node has a GPU that can be seen: "
+             "ranks compute on CPUs, over gloo. Check the driver, the partitions' gres and launch.setup, or describe "
+             "the nodes as gpu: cpu")
 
 
 def _say_failed_before(before: Start | None, nodes: Sequence[str]) -> None:
@@ -161,6 +174,9 @@ def _error_of(folder: RunFolder, layout: StepLayout) -> str:
     return f"{report['message']} [rank {layout.rank} on node {layout.node}; log: {folder.log_path(layout.rank)}]"
 
 
-def _say(layout: StepLayout, text: str) -> None:
+def _say(folder: RunFolder, layout: StepLayout, text: str) -> None:
+    """Say a line in this rank's log, and rank 0's to whoever follows the run."""
     sys.stderr.write(f"rank {layout.rank}: {text}\n")
     sys.stderr.flush()
+    if layout.rank == 0:
+        add_note(folder, text)

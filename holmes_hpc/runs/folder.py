@@ -119,6 +119,11 @@ class RunFolder:
         """Return the file of a rank's output and error output."""
         return self.logs / f"rank-{rank}.log"
 
+    @property
+    def notes_path(self) -> Path:
+        """The file of what ranks say to whoever follows the run."""
+        return self.logs / "notes.log"
+
     def timeline_path(self, rank: int) -> Path:
         """Return the file of a rank's measured actions."""
         return self.ranks / f"rank-{rank}.jsonl"

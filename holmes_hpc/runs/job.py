@@ -10,11 +10,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from holmes_hpc import __version__
+from holmes_hpc.errors import HolmesError
 from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.runs.folder import RunFolder
 
@@ -78,7 +80,26 @@ def update_job(folder: RunFolder, ranks: Sequence[tuple[int, str, int | None]], 
     rows = [{"rank": rank, "node": node, "pid": pid} for rank, node, pid in ranks]
     known = {"components": [], **(job if isinstance(job, dict) else {})}
     known["job_id"] = known.get("job_id") or job_id
+    known.pop("slurm_state", None)  # of an earlier start
     write_json_atomic(folder.job_path, {**known, "restarts": restarts, "ranks": rows})
+
+
+def note_final_state(folder: RunFolder, state: str) -> None:
+    """Keep in job.json in which state Slurm ended the job, since the queue forgets it within minutes.
+
+    Where the folder cannot be written, as another user's, it is left.
+    """
+    job = read_json(folder.job_path)
+    if isinstance(job, dict) and job.get("slurm_state") != state:
+        with suppress(HolmesError):
+            write_json_atomic(folder.job_path, {**job, "slurm_state": state})
+
+
+def final_state(folder: RunFolder) -> str | None:
+    """Return what `note_final_state` kept."""
+    job = read_json(folder.job_path)
+    state = job.get("slurm_state") if isinstance(job, dict) else None
+    return state if isinstance(state, str) else None
 
 
 def told_environment(environment: Mapping[str, str]) -> dict[str, str]:

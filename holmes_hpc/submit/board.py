@@ -13,6 +13,7 @@ from rich.table import Table
 
 from holmes_hpc.cluster.slurm.states import is_final
 from holmes_hpc.runs import RunFolder, last_metrics, read_result
+from holmes_hpc.runs.job import final_state
 from holmes_hpc.submit.states import JobStatus
 from holmes_hpc.submit.watch import Watched
 
@@ -57,8 +58,10 @@ class Board:
         if folder not in self._steps:
             self._steps[folder] = planned_steps(folder)
         done = result.get("status") == "completed"
+        ended = final_state(folder) if watched.status is None else None
+        status = JobStatus(ended) if ended else watched.status
         return Row(
-            job_id=watched.run.job_id, folder=folder, state=shown_state(watched.status, result.get("status")),
+            job_id=watched.run.job_id, folder=folder, state=shown_state(status, result.get("status")),
             step=last.get("step"), steps=self._steps[folder], loss=last.get("loss"),
             tokens_per_second=(result if done else last).get("tokens_per_second_median" if done
                                                              else "tokens_per_second"),
@@ -68,8 +71,11 @@ class Board:
 def shown_state(status: JobStatus | None, result: str | None) -> str:
     """Return a run's state in a word: what its ranks wrote at its end, else what Slurm says.
 
-    A failed run whose job lives is on its way back into the queue, as after a node died.
+    A failed run whose job lives is on its way back into the queue, as after a node died. A job that somebody cancelled
+    stays cancelled, whatever its ranks could still write.
     """
+    if status is not None and status.state == "CANCELLED" and result != "completed":
+        return "cancelled"
     if result == "completed" or (result == "failed" and (status is None or is_final(status.state))):
         return result
     if status is None:

@@ -21,22 +21,26 @@ _SURE_SOURCES = ("feature", "gres")
 
 @dataclass(frozen=True)
 class Fact:
-    """What was found of a label, and what to do. `fatal`: the job would fail, or be given nodes that cannot talk."""
+    """What was found of a label, and what to do.
+
+    `fatal`: the job would fail, wait for ever, or be given nodes that cannot talk. sbatch says the first by itself:
+    `unsaid` marks the others.
+    """
 
     label: str
     text: str
     remedy: str = ""
     fatal: bool = False
-    about_network: bool = False
+    unsaid: bool = False
 
     def __str__(self) -> str:
         return f"cluster.partitions.{self.label}: {self.text}" + (f"; {self.remedy}" if self.remedy else "")
 
 
 def check_submission(config: Any) -> None:
-    """Refuse to submit what Slurm would give nodes of two fabrics, or of another one than described.
+    """Refuse to submit what would wait for ever, or be given nodes of two fabrics or of another one than described.
 
-    Raises ConfigurationError. What sbatch refuses by itself (features and numbers that do not exist) is left to it, and
+    Raises ConfigurationError. What sbatch refuses by itself (features and GPUs that do not exist) is left to it, and
     where Slurm does not answer nothing is refused.
     """
     labels = _labels(config.cluster)
@@ -44,8 +48,7 @@ def check_submission(config: Any) -> None:
         inventory = ask_slurm(dict(config.cluster.features), sorted(labels.values()))
     except SlurmCommandError:
         return
-    fatal = [fact for fact in check_fit(config.cluster, inventory)
-             if fact.fatal and fact.about_network]
+    fatal = [fact for fact in check_fit(config.cluster, inventory) if fact.fatal and fact.unsaid]
     if fatal:
         raise ConfigurationError("; ".join(map(str, fatal)))
 
@@ -101,6 +104,12 @@ def _check_numbers(label: str, part: Any, name: str, nodes: list[SlurmNode]) -> 
             f"Slurm shows no node of a partition {name}")
         yield Fact(label, what, f"correct {setting}.constraint or .partition", fatal=True)
         return
+    if len(nodes) < part.nodes:
+        suiting = f" with the features {part.constraint}" if part.constraint else ""
+        yield Fact(label, f"it wants {part.nodes} nodes, and the partition {name} has {len(nodes)}{suiting}: the job "
+                   "would wait for ever", f"lower {setting}.nodes, or correct {setting}.partition", fatal=True,
+                   unsaid=True)
+        return
     enough = [node for node in nodes if _has_gpus(part, node)]
     if len(enough) < part.nodes:
         most = max(map(gpus_of, nodes))
@@ -132,14 +141,14 @@ def _check_network(label: str, part: Any, name: str, networks: list[NodeAnnotati
         sure = len(families) > 1 or len(kinds - {None}) > 1
         yield Fact(label, f"the partition {name} holds nodes of several fabrics, which cannot talk to each other over "
                    f"their fast NICs ({listed})", _way_to_ask(label, part, fabrics, described, inventory),
-                   fatal=sure, about_network=True)
+                   fatal=sure, unsaid=True)
         return
     wrong = [network for network in fast if network.family != described]
     if wrong:
         yield Fact(label, f"nic is {part.nic} ({described}), but Slurm says {wrong[0].family} of {_names(wrong)} "
                    f"({wrong[0].source})", f"correct cluster.partitions.{label}.nic, or cluster.features",
                    fatal=wrong[0].source.startswith(_SURE_SOURCES),
-                   about_network=True)
+                   unsaid=True)
         return
     others = [network for network in fast if network.nic not in (None, part.nic)]
     if others:

@@ -97,7 +97,8 @@ def _submission(config: Any, probes: Probes) -> Decision:
     if unknown:
         return Decision("none", f"Slurm knows no partition {', '.join(unknown)}; it knows {', '.join(sorted(known))}; "
                                 "set cluster.partitions.<label>.partition",
-                        "; not to Slurm, which lacks some of its partitions (launch.dry_run=true says which)")
+                        f"; not to Slurm, which knows no partition {', '.join(unknown)} (launch.dry_run=true lists "
+                        "those it knows)")
     return Decision("slurm", f"Slurm, partitions {', '.join(sorted(wanted))}")
 
 

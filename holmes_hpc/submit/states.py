@@ -9,6 +9,9 @@ from holmes_hpc.cluster.slurm import SlurmJob, read_sacct, read_squeue, states_o
 from holmes_hpc.cluster.slurm.jobs import ACCOUNTING_FIELDS, JOB_FORMAT
 from holmes_hpc.submit.commands import SlurmCommandError, run_command
 
+_PASSING = frozenset({None, "None", "Resources", "Priority", "BeginTime", "Dependency"})
+"""Reasons for waiting that go by themselves; of a job's components another one says more."""
+
 
 @dataclass(frozen=True)
 class JobStatus:
@@ -45,5 +48,8 @@ def read_states(job_ids: Sequence[str]) -> dict[str, JobStatus]:
 def statuses(jobs: Iterable[SlurmJob]) -> dict[str, JobStatus]:
     """Return the status of each whole job or array task."""
     listed = list(jobs)
-    reasons = {whole: job.reason for job in listed if job.id.step is None for whole in job.id.wholes}
+    reasons: dict[str, str | None] = {}
+    for job in sorted((job for job in listed if job.id.step is None), key=lambda job: job.reason in _PASSING):
+        for whole in job.id.wholes:
+            reasons.setdefault(whole, job.reason)
     return {whole: JobStatus(state, reasons.get(whole)) for whole, state in states_of_jobs(listed).items()}

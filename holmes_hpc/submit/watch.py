@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from holmes_hpc.cluster.slurm.states import is_final
 from holmes_hpc.runs import RunFolder, read_result, write_result
+from holmes_hpc.runs.job import note_final_state
 from holmes_hpc.submit.commands import SlurmCommandError
 from holmes_hpc.submit.script import BATCH_LOG
 from holmes_hpc.submit.states import JobStatus, read_states
@@ -94,6 +95,7 @@ class Watch:
             watched.since = now
         elif status is not None and is_final(status.state, requeue=watched.run.requeue):
             watched.over = True
+            note_final_state(watched.run.folder, status.state)
         elif status is None and _result(watched.run) == "failed":
             watched.over = True  # the queue has forgotten it
         else:  # not known, or Slurm should put it back into the queue
