@@ -165,20 +165,18 @@ class BruteForce:
         return compute + self._optimizer(pipelines)
 
     def _optimizer(self, pipelines: Sequence[Pipeline]) -> float:
-        """Return the longest optimizer step if all owners of a layer share its state."""
+        """Return the longest optimizer step if every slice's state is shared by all groups that hold its layer."""
         task, cost = self.task, compute_cost(self.task)
-        owners = [0] * task.architecture.num_layers
-        held: dict[int, set[int]] = {}
-        for pipeline in pipelines:
-            for stage in pipeline.stages:
-                for rank in stage.ranks:
-                    held.setdefault(rank, set()).update(range(stage.first_layer, stage.first_layer + stage.num_layers))
-        for layers in held.values():
-            for layer in layers:
-                owners[layer] += 1
-        layer_parameters = cost.parameter_count(("layers.0",))
-        return max(cost.optimizer_seconds(task.cluster.node_of(rank), layer_parameters * sum(
-            1 / owners[layer] for layer in layers)) for rank, layers in held.items())
+        stages = {(stage.ranks, stage.first_layer, stage.num_layers) for pipeline in pipelines
+                  for stage in pipeline.stages}
+        groups = [0] * task.architecture.num_layers
+        for _, first, count in stages:
+            for layer in range(first, first + count):
+                groups[layer] += 1
+        # What tensor-parallel ranks split; the little that each of them holds whole is left out.
+        split = 2 * (cost.parameter_count(("layers.0",)) - cost.parameter_count(("layers.0",), 2))
+        return max(cost.optimizer_seconds(task.cluster.node_of(ranks[0]), split / len(ranks) * sum(
+            1 / groups[layer] for layer in range(first, first + count))) for ranks, first, count in stages)
 
     def _hop(self, before: Ranks, after: Ranks, size: int) -> float:
         """Return the seconds of one micro-batch's activations between two stages, with the link for itself."""

@@ -21,16 +21,19 @@ def sharers_hoped_for(kinds: Sequence[Kind], microbatches: int) -> Callable[[tup
 
     As many pipelines like it as the GPUs allow; where there is room for one alone, some other one beside it.
     """
-    total = sum(kind.total_gpus for kind in kinds)
+    gpus = [kind.total_gpus for kind in kinds]
+    total = sum(gpus)
 
     def count(segments: tuple[Segment, ...]) -> Sequence[int]:
-        taken = Counter[int]()
+        taken: dict[int, int] = {}
+        depth = 0
         for kind, tensor, stages in segments:
-            taken[kind] += tensor * stages
-        copies = min(kinds[kind].total_gpus // gpus for kind, gpus in taken.items())
+            taken[kind] = taken.get(kind, 0) + tensor * stages
+            depth += stages
+        copies = min(gpus[kind] // each for kind, each in taken.items())
         if copies == 1 and sum(taken.values()) < total:
             copies = 2
-        return (min(copies, microbatches),) * sum(stages for _, _, stages in segments)
+        return [min(copies, microbatches)] * depth
 
     return count
 
