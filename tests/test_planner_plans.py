@@ -345,7 +345,7 @@ def test_refusals_say_why(name: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["auto", "flashflex", "holmes", "megatron"])
 @pytest.mark.parametrize("overrides", [
-    ["parallel.tensor=3"], ["parallel.tensor=16"],
+    ["parallel.tensor=3"], ["parallel.tensor=8"],
     ["parallel.tensor=4", "cluster.partitions.roce.gpus_per_node=4"],
     ["parallel.tensor=2", "model.num_heads=3", "model.hidden_size=96"],
 ], ids=" ".join)
