@@ -33,7 +33,7 @@ def make_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dic
     closed = tmp_path / "closed"
     (closed / "inside").mkdir(parents=True)
     (closed / "plugin.py").write_text("")
-    closed.chmod(0o700)
+    closed.chmod(0)
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("A line of text.\n" * 1000)
     (tmp_path / "round").symlink_to("round")
