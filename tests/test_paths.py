@@ -108,8 +108,10 @@ def test_a_run_whose_files_may_not_be_read_is_told_from_a_page_that_cannot_be_wr
     run = make_run(tmp_path / "runs", metrics=[metric(step, 0.1) for step in range(1, 5)])
     open_to_all(run)
     page = tmp_path / "made" / "page.html"
+    tmp_path.chmod(0o555)
     with ordinary_user():
         assert cli.run(["report", str(run), "--output", str(page)]) == 2
+    tmp_path.chmod(0o755)
     assert f"{page.parent}: cannot be written: Permission denied; name another file by --output" in \
         capsys.readouterr().err
     (run / name).chmod(0)
