@@ -278,6 +278,15 @@ def test_a_rank_that_serves_three_pipelines_takes_turns() -> None:
     assert sorted(forwards[:3]) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("extra", range(4))
+def test_turns_wait_for_tensor_ranks_that_serve_other_stages(extra: int) -> None:
+    pipelines = (Pipeline(1, (Stage((0,), 0, 1), Stage((0, 1), 1, 1), Stage((0,), 2, 1))),
+                 Pipeline(3, (Stage((1,), 0, 1), Stage((1,), 1, 1), Stage((0,), 2, 1))))
+    groups = (Group("pipeline", (0, 1), "ethernet"), Group("turn", (0, 1), "local"))
+    schedule = make_schedule(pipelines, groups, (), ScheduleChoice("1f1b", extra, turns=True))
+    assert schedule_problems(pipelines, (), schedule) == []
+
+
 def test_unknown_schedules_are_refused() -> None:
     with pytest.raises(PlanRefusedError, match="auto, gpipe, 1f1b, interleaved or zero_bubble"):
         make_schedule(alike(2, 2), (), (), ScheduleChoice("dualpipe"))

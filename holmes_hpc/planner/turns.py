@@ -17,6 +17,7 @@ from holmes_hpc.values import Action, ActionKind, Group, Pipeline
 _SENDS = {ActionKind.SEND_ACTIVATION: (ActionKind.RECEIVE_ACTIVATION, 1),
           ActionKind.SEND_GRADIENT: (ActionKind.RECEIVE_GRADIENT, -1)}
 _RECEIVES = (ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT)
+_TOGETHER = (ActionKind.FORWARD, ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
 _BACKWARDS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
 
 
@@ -32,7 +33,7 @@ def take_turns(pipelines: Sequence[Pipeline], groups: Sequence[Group],
     changed = {rank: list(each) for rank, each in actions.items()}
     served = Counter(rank for pipeline in pipelines for stage in pipeline.stages for rank in stage.ranks)
     shared = max(served.values()) > 1
-    order = _possible_order(actions) if shared else {}
+    order = _possible_order(pipelines, actions) if shared else {}
     for group in groups:
         if group.kind == "turn":
             first = {rank: _first_crossing(actions[rank], pipelines, slow) for rank in group.ranks if rank in actions}
@@ -68,11 +69,15 @@ def turn_ranks(cluster: ClusterDescription, pipelines: Sequence[Pipeline],
     return [tuple(ranks) for ranks in found.values() if len(ranks) > 1]
 
 
-def _possible_order(actions: Mapping[int, Sequence[Action]]) -> dict[tuple[int, int], int]:
+def _possible_order(pipelines: Sequence[Pipeline], actions: Mapping[int, Sequence[Action]]
+                    ) -> dict[tuple[int, int], int]:
     """Return for every receive of an activation, by rank and place in its list, its number in an order that works.
 
-    All ranks go through their lists in rounds, one action each, as far as their messages have come.
+    All ranks go through their lists in rounds, one action each, as far as their messages have come and
+    their tensor-parallel ranks, with whom they exchange sums, are as far.
     """
+    places = {(rank, action): at for rank, own in actions.items() for at, action in enumerate(own)
+              if action.kind in _TOGETHER}
     position = dict.fromkeys(actions, 0)
     sent: set[tuple[ActionKind, int, int, int, int, int]] = set()
     order: dict[tuple[int, int], int] = {}
@@ -88,6 +93,10 @@ def _possible_order(actions: Mapping[int, Sequence[Action]]) -> dict[tuple[int, 
                 if (action.kind, action.pipeline, action.stage, action.microbatch, action.peer, rank) not in sent:
                     continue
                 order[rank, at] = len(order)
+            elif action.kind in _TOGETHER:
+                others = pipelines[action.pipeline].stages[action.stage].ranks
+                if any(position[other] < places[other, action] for other in others):
+                    continue
             elif action.kind in _SENDS:
                 receive, step = _SENDS[action.kind]
                 sent.add((receive, action.pipeline, action.stage + step, action.microbatch, rank, action.peer))
