@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 
@@ -43,7 +44,8 @@ def _report_progress(context: WorldContext, rank: int, done: int, total: int, de
 
 
 def _say(context: WorldContext, text: str) -> None:
-    print(text, flush=True)  # noqa: T201 - the rank's log
+    sys.stdout.write(f"{text}\n")  # the rank's log
+    sys.stdout.flush()
     context.send({"event": "said", "text": text})
 
 
