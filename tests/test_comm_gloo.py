@@ -129,3 +129,29 @@ def group_of_others(given):
 
 def test_group_keeps_the_order_of_its_ranks_and_leaves_others_out():
     assert run_ranks(3, group_of_others) == [None, 1, 0]
+
+
+def policies_of_threads(given):
+    """Return by thread name the scheduling policies of a rank's threads, and those after `yield_to_compute`."""
+    backend = gloo.GlooBackend(NodeNetworks(node="n", interfaces={"local": "lo"}))
+    backend.start_world(given.store, given.rank, given.world_size, "local", SECONDS)
+    dist.all_reduce(torch.ones(1))
+
+    def policies():
+        found = {}
+        for task in Path("/proc/self/task").iterdir():
+            name = (task / "comm").read_text().strip()
+            found.setdefault(name, set()).add(os.sched_getscheduler(int(task.name)))
+        return found
+
+    before = policies()
+    backend.yield_to_compute()
+    return before, policies(), os.sched_getscheduler(0)
+
+
+def test_threads_of_gloo_and_no_others_run_in_batches():
+    for before, after, own in run_ranks(2, policies_of_threads):
+        assert set(gloo.THREAD_NAMES) <= set(before), "this version of gloo names its threads otherwise"
+        assert own == os.SCHED_OTHER
+        for name, policies in after.items():
+            assert policies == ({os.SCHED_BATCH} if name in gloo.THREAD_NAMES else before[name]), name

@@ -217,6 +217,7 @@ def connect(
             report(done, total, _short(group))
     if isinstance(maker, GlooBackend):
         build_levels(communicator, maker, start)
+    gloo.yield_to_compute()
     return communicator
 
 

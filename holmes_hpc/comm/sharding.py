@@ -98,7 +98,7 @@ class Route:
         if self._levels is not None:
             return _two_level_gather(self._levels, buffer, self.shard(buffer), self._scratch)
         if self.shards == len(ranks):
-            return [_AllGather(group, buffer, self.shard(buffer))]
+            return [_gather(group, buffer, self.shard(buffer))]
         return [_Broadcasts(group, buffer, ranks[:self.shards])]
 
     def _scatter_steps(self, buffer: Tensor, shard: Tensor) -> list[Step | None]:
@@ -106,11 +106,14 @@ class Route:
         if dist.get_backend(group) != BACKEND_NAME and self.shards == dist.get_world_size(group):
             return [_ReduceScatter(group, buffer, shard), None]
         if self._levels is None:
+            if self.shards == dist.get_world_size(group) == 2:
+                return [_PairSum(group, buffer, shard, self._scratch), None]
             return [_AllToAllSum(group, buffer, shard, self.shards, self._scratch), None]
         inside, across = self._levels.inside, self._levels.across
         nodes, local = self._levels.nodes, self._levels.local
         part = Loan(self._scratch, buffer.numel() // local, buffer.dtype)
         return [_AllToAllSum(inside, buffer, part, local, self._scratch, interleaved=nodes),
+                _PairSum(across, part, shard, self._scratch) if nodes == 2 else
                 _AllToAllSum(across, part, shard, nodes, self._scratch)]
 
 
@@ -150,13 +153,32 @@ class _AllToAllSum:
     def end(self) -> None:
         if self._arriving.numel():
             parts, result = self._arriving.view(self._ranks, -1), _tensor(self._result)
-            if self._ranks == 2:
-                torch.add(parts[0], parts[1], out=result)
-            else:
-                torch.sum(parts, 0, out=result)
+            torch.sum(parts, 0, out=result)
         self._scratch.give(self._arriving)
         if self._interleaved:
             self._scratch.give(self._sent)
+        if isinstance(self._source, Loan):
+            self._source.give_back()
+
+
+class _PairSum:
+    """The same between two ranks of gloo: each sends the other's half from where it lies, and copies nothing."""
+
+    doing = "summing gradients"
+
+    def __init__(self, group: ProcessGroup, source: Tensor | Loan, result: Tensor | Loan, scratch: Scratch) -> None:
+        self.group, self._source, self._result, self._scratch = group, source, result, scratch
+
+    def begin(self) -> list[Work]:
+        halves = _tensor(self._source).view(2, -1)
+        rank = dist.get_rank(self.group)
+        self._own = halves[rank]
+        self._arriving = self._scratch.take(self._own.numel(), self._own.dtype)
+        return [_swap(self.group, halves[1 - rank], self._arriving)]
+
+    def end(self) -> None:
+        torch.add(self._own, self._arriving, out=_tensor(self._result))
+        self._scratch.give(self._arriving)
         if isinstance(self._source, Loan):
             self._source.give_back()
 
@@ -186,6 +208,25 @@ class _AllGather:
 
     def begin(self) -> list[Work]:
         return [_required(_all_gather(_tensor(self._buffer), _tensor(self._shard), group=self.group, async_op=True))]
+
+    def end(self) -> None:
+        return
+
+
+class _PairGather:
+    """The same between two ranks of gloo, whose own gather would take a fresh buffer and copy it."""
+
+    doing = "gathering parameters"
+
+    def __init__(self, group: ProcessGroup, buffer: Tensor | Loan, shard: Tensor | Loan) -> None:
+        self.group, self._buffer, self._shard = group, buffer, shard
+
+    def begin(self) -> list[Work]:
+        halves, shard = _tensor(self._buffer).view(2, -1), _tensor(self._shard)
+        rank = dist.get_rank(self.group)
+        if halves[rank].data_ptr() != shard.data_ptr():
+            halves[rank].copy_(shard)
+        return [_swap(self.group, shard, halves[1 - rank])]
 
     def end(self) -> None:
         return
@@ -225,7 +266,20 @@ class _GatherInside(_AllGather):
 
 def _two_level_gather(levels: Levels, buffer: Tensor, shard: Tensor, scratch: Scratch) -> list[Step]:
     part = Loan(scratch, buffer.numel() // levels.local, buffer.dtype)
-    return [_AllGather(levels.across, part, shard), _GatherInside(levels, buffer, part, scratch)]
+    return [_gather(levels.across, part, shard), _GatherInside(levels, buffer, part, scratch)]
+
+
+def _gather(group: ProcessGroup, buffer: Tensor | Loan, shard: Tensor | Loan) -> Step:
+    pair = dist.get_backend(group) == BACKEND_NAME and dist.get_world_size(group) == 2
+    return (_PairGather if pair else _AllGather)(group, buffer, shard)
+
+
+def _swap(group: ProcessGroup, outgoing: Tensor, incoming: Tensor) -> Work:
+    """Begin to send a tensor to the other rank of a pair and to receive one as long: an all-to-all without own part."""
+    own, length = dist.get_rank(group), outgoing.numel()
+    splits = [0 if rank == own else length for rank in range(2)]
+    return _required(dist.all_to_all_single(incoming, outgoing, output_split_sizes=splits, input_split_sizes=splits,
+                                            group=group, async_op=True))
 
 
 def _tensor(source: Tensor | Loan) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from holmes_hpc.comm.sharding import Route
 from holmes_hpc.engine.local_model import LocalModel, Piece
 from holmes_hpc.values import Reduction
+from holmes_hpc.values.buckets import bucket_cuts
 
 _ALIGNMENT = 16
 """Shards are a multiple of so many elements long, so that each begins at a cache line."""
@@ -90,8 +92,8 @@ class FlatReduction:
         self.values = initial if dtype == torch.float32 else initial.to(dtype)
         for segment in self.segments:
             _adopt(segment, model.parameters[segment.piece.name], self.values, self.gradients)
-        self.buckets = tuple(self._bucket(number, begin, min(begin + size, total), initial)
-                             for number, begin in enumerate(range(0, total, size)))
+        self.buckets = tuple(self._bucket(number, begin, end, initial)
+                             for number, (begin, end) in enumerate(pairwise(bucket_cuts(total, size, step))))
 
     def copy_out(self, segment: Segment, parameters: Mapping[str, nn.Parameter]) -> None:
         """Write a gathered segment into its parameter, where that is no view of the buffer."""

@@ -5,8 +5,8 @@ Buckets cut what a reduction owns in the order in which a backward finishes it, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Protocol
 
 from holmes_hpc.architecture import Architecture
@@ -15,11 +15,12 @@ from holmes_hpc.planner.network_cost import NetworkCost, Traffic
 from holmes_hpc.planner.ownership import element_count, stage_units
 from holmes_hpc.planner.policies import Place
 from holmes_hpc.values import Group, Pipeline, Reduction
+from holmes_hpc.values.buckets import bucket_cuts
 from holmes_hpc.values.owned import Owned
 
 _GRADIENT_BYTES = 4
 _MOST_BUCKETS = 32
-"""Buckets of a reduction that are simulated; more of them are taken together."""
+"""About so many buckets of a reduction are simulated; more of them are taken together."""
 
 
 class Overlap(Protocol):
@@ -54,35 +55,34 @@ class Buckets:
         whole = (self.network.shard_sum(reduction, self.groups, size) if self.divides(reduction)
                  else self.network.reduction(reduction, self.groups, size))
         return tuple(Bucket(traffic, self._ready(reduction, units))
-                     for traffic, units in self._cut(reduction, whole, size))
+                     for traffic, units in self._cut(reduction, whole))
 
     def gathered(self, reduction: Reduction) -> tuple[Bucket, ...]:
         """Return the buckets of parameters, in the order in which a forward uses them."""
         count = element_count(self.architecture, reduction.owns)
         whole = self.network.shard_gather(reduction, self.groups, self.element_bytes * count)
-        cut = self._cut(reduction, whole, _GRADIENT_BYTES * count)
+        cut = self._cut(reduction, whole)
         return tuple(Bucket(traffic, self._needed(reduction, units)) for traffic, units in reversed(cut))
 
     def divides(self, reduction: Reduction) -> bool:
         """Return whether the owners share the optimizer's state of a reduction."""
         return divides(reduction, self.groups, self.overlap)
 
-    def _cut(self, reduction: Reduction, whole: Traffic, size_bytes: float) -> list[tuple[Traffic, set[str]]]:
+    def _cut(self, reduction: Reduction, whole: Traffic) -> list[tuple[Traffic, set[str]]]:
         """Return the traffic of every bucket and the units of which it has something."""
-        count = min(_MOST_BUCKETS, max(1, math.ceil(size_bytes / (self.overlap.bucket_mib * 2**20))))
-        part = Traffic(whole.seconds / count, whole.latency_seconds,
-                       {key: seconds / count for key, seconds in whole.busy.items()})
         ends, total = [], 0
         for entry in reversed(reduction.owns):
             total += element_count(self.architecture, (entry,))
             ends.append((Owned.parse(entry).unit, total))
-        cuts = [total * number / count for number in range(count + 1)]
-        units: list[set[str]] = []
-        for begin, end in zip(cuts, cuts[1:], strict=False):
-            starts = [0, *(each for _, each in ends)]
-            units.append({unit for (unit, stop), start in zip(ends, starts, strict=False)
-                          if start < end and stop > begin})
-        return [(part, each) for each in units]
+        size = max(round(self.overlap.bucket_mib * 2**20 / _GRADIENT_BYTES), -(-total // _MOST_BUCKETS), 1)
+        starts = [0, *(each for _, each in ends)]
+        cut = []
+        for begin, end in pairwise(bucket_cuts(total, size)):
+            units = {unit for (unit, stop), start in zip(ends, starts, strict=False) if start < end and stop > begin}
+            share = (end - begin) / total
+            cut.append((Traffic(whole.seconds * share, whole.latency_seconds,
+                                {key: seconds * share for key, seconds in whole.busy.items()}), units))
+        return cut
 
     def _places(self, reduction: Reduction) -> list[Place]:
         if reduction.owners not in self.places:

@@ -96,7 +96,7 @@ class Synchronization:
     one shard, updates it, and gathers the others' (ZeRO-1). `overlap_grad_reduce`: a bucket of gradients is summed as
     soon as its last gradient of the step is there, while the backward goes on. `overlap_param_gather`: the next
     forward begins before all parameters are gathered, and waits for those that it uses. `bucket_mib` is the size of
-    a bucket of float32 gradients, in 2^20 bytes.
+    a bucket of float32 gradients, in 2^20 bytes; the last ones are smaller (`buckets.bucket_cuts`).
     """
 
     sharded: bool = False
