@@ -55,6 +55,22 @@ def test_bytes_by_network_are_those_worked_out_by_hand():
     assert Plan.from_json(chosen.to_json()) == chosen
 
 
+def test_bytes_of_an_emulated_run_are_those_that_leave_its_nodes():
+    """The engine sums on gloo inside the nodes and then across: half of a buffer leaves each of two nodes.
+
+    The gather sends as much again.
+    """
+    for gpus in (1, 2, 4):
+        config, chosen = made(*TWO_STAGES, "launch.mode=emulated", f"cluster.partitions.ib.gpus_per_node={gpus}",
+                              f"cluster.partitions.roce.gpus_per_node={gpus}")
+        model = Architecture.from_config(config.model)
+        owned = sum(model.unit_parameter_count(unit)
+                    for unit in ("embedding.token", "embedding", "layers.0", "layers.1"))
+        assert chosen.pipelines[0].stages[0].num_layers == 2
+        sent = {each.network: each.bytes for each in chosen.predicted.bytes_by_network}
+        assert sent["ib"] == pytest.approx(2 * 2 * 0.5 * 4 * owned, rel=1e-6)
+
+
 def test_a_link_is_as_busy_as_its_bytes_and_rate_say():
     config, chosen = made(*TWO_STAGES, *SLOW)
     task, layout = restore(config, chosen)
