@@ -13,6 +13,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.planner import plan
+from holmes_hpc.planner.describe import seconds_words
 from holmes_hpc.planner.explain import explain
 from holmes_hpc.planner.explain.changes import MOST_CHANGES
 from holmes_hpc.planner.explain.render import limit_lines
@@ -122,6 +123,33 @@ def test_the_verdict(overrides, verdict):
     config, chosen = made(*overrides)
     limits = explain(config, chosen).limits
     assert limits.limited_by.startswith(verdict), limit_lines(limits, chosen)
+
+
+def slow_link_note(chosen):
+    return next((note for note in chosen.notes if note.startswith("the link between fabrics is too slow")), "")
+
+
+@pytest.mark.parametrize(("gbps", "batch"), [(0.1, 64), (0.5, 64), (0.5, 512), (1, 512), (25, 64)])
+@pytest.mark.parametrize("strategy", ["holmes", "megatron"])
+def test_a_slow_link_is_told_where_it_limits_the_simulated_step(strategy, gbps, batch):
+    config, chosen = made(MIXED, f"parallel={strategy}", "parallel.pipeline=2", "parallel.micro_batch_size=2",
+                          "model.hidden_size=256", f"cluster.partitions.ib.ethernet_gbps={gbps}",
+                          f"cluster.partitions.roce.ethernet_gbps={gbps}", f"train.global_batch_size={batch}")
+    limits, note = explain(config, chosen).limits, slow_link_note(chosen)
+    assert bool(note) == (limits.limited_by == limits.links[0][0]), (limits.limited_by, note)
+    assert bool(note) == (gbps < 1) or strategy == "megatron"
+    if note:
+        assert "only compression or local steps" in note and "neither is built" in note
+        assert f"{limits.links[0][0]}, is busy for {100 * limits.links[0][1]:.0f} %" in note
+
+
+def test_the_step_without_the_link_is_that_of_a_cluster_with_a_fast_one():
+    config, chosen = made(*TWO_STAGES, "cluster.partitions.ib.ethernet_gbps=0.2",
+                          "cluster.partitions.roce.ethernet_gbps=0.2")
+    task, layout = restore(compose([*TWO_STAGES, "cluster.partitions.ib.ethernet_gbps=1e6",
+                                    "cluster.partitions.roce.ethernet_gbps=1e6"]), chosen)
+    without = predict(task, layout, chosen.schedule).step_seconds
+    assert f"which would take {seconds_words(without)} instead of" in slow_link_note(chosen)
 
 
 def test_a_gain_is_that_of_a_new_prediction():
