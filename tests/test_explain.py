@@ -67,9 +67,10 @@ def test_bytes_of_an_emulated_run_are_those_that_leave_its_nodes():
         model = Architecture.from_config(config.model)
         owned = sum(model.unit_parameter_count(unit)
                     for unit in ("embedding.token", "embedding", "layers.0", "layers.1"))
-        assert chosen.pipelines[0].stages[0].num_layers == 2
+        first = chosen.pipelines[0].stages[0]
+        assert first.num_layers == 2
         sent = {each.network: each.bytes for each in chosen.predicted.bytes_by_network}
-        assert sent["ib"] == pytest.approx(2 * 2 * 0.5 * 4 * owned, rel=1e-6)
+        assert sent[chosen.ranks[first.ranks[0]].fabric] == pytest.approx(2 * 2 * 0.5 * 4 * owned, rel=1e-6)
 
 
 def test_a_link_is_as_busy_as_its_bytes_and_rate_say():
