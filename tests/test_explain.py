@@ -1,13 +1,16 @@
 """What limits a plan, what could be changed, its bytes by network, and its picture."""
 
 import dataclasses
+import itertools
 
 import pytest
 from matplotlib import image
+from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
 from analysis.predicted import MOST_LINKS, plan_picture, predicted_panel, run_panel
 from analysis.throughput import main as throughput
+from analysis.timeline import draw_timelines
 from holmes_hpc import cli
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.config.compose import compose
@@ -291,6 +294,40 @@ def test_a_large_plan_is_drawn_in_part(tmp_path):
     assert "of 64 ranks" in panel.title.replace("\n", " ")
     plan_picture(config, chosen, tmp_path / "plan.pdf")
     assert (tmp_path / "plan.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_one_row_stands_for_the_ranks_of_a_timeline():
+    config, chosen = made(MIXED, "cluster.partitions.ib.nodes=8", "cluster.partitions.roce.nodes=8",
+                          "cluster.partitions.ib.gpus_per_node=4", "cluster.partitions.roce.gpus_per_node=4",
+                          "parallel=holmes", "parallel.pipeline=2", "parallel.tensor=4", "model.num_kv_heads=4",
+                          "train.global_batch_size=64", "parallel.micro_batch_size=1")
+    panel = predicted_panel(config, chosen)
+    rows = panel.rows.drop_duplicates("rank")
+    assert list(rows["stands_for"]) == [32, 32] and list(rows["fabric"]) == ["ib", "roce"]
+    assert "2 timelines stand for 64 of 64 ranks" in panel.title.replace("\n", " ")
+    assert panel.end == pytest.approx(chosen.predicted.step_seconds)
+
+
+def test_a_deep_pipeline_is_drawn_at_even_distances():
+    config, chosen = made("+cluster=uniform", "cluster.nodes=6", "cluster.gpus_per_node=8", "parallel=megatron",
+                          "parallel.pipeline=48", "model.num_layers=48", "train.global_batch_size=16",
+                          "parallel.micro_batch_size=1")
+    ranks = sorted(predicted_panel(config, chosen).rows["rank"].unique())
+    assert len(ranks) == 32 and ranks[0] == 0 and ranks[-1] == 47
+    assert max(after - before for before, after in itertools.pairwise(ranks)) == 2
+
+
+def test_a_legend_is_not_cut_at_the_edges(monkeypatch, tmp_path):
+    config, chosen = made(MIXED)
+    panel = predicted_panel(config, chosen)
+    figures = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *a, **k: (figures.append(figure), save(figure, *a, **k)))
+    draw_timelines([panel], tmp_path / "plan.png")
+    box, (legend,) = figures[0].bbox, figures[0].legends
+    kinds = {*panel.rows["kind"], *panel.links["kind"]}
+    assert len(legend.get_texts()) == len(kinds)
+    assert legend.get_window_extent().x0 >= 0 and legend.get_window_extent().x1 <= box.width
 
 
 def run_folder(tmp_path, chosen, config, machine="emulated"):
