@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from holmes_hpc.planner.memory_refusal import LAYOUT
 from holmes_hpc.planner.priced import Priced
 from holmes_hpc.planner.schedule_choice import words_of
 from holmes_hpc.planner.schedules import edge_ranks
@@ -58,7 +59,9 @@ def alternatives(best: Priced, priced: Sequence[Priced],
     planned = {each.strategy for each in priced}
     impossible = [Rejected(name, "", Counter(reasons).most_common(1)[0][0])
                   for name, reasons in refusals.items() if name not in planned and reasons]
-    return (*(Rejected(each.strategy, each.words, each.reason or _compared(best, each, _differences(own, facets(each))),
+    # The layout stands beside the reason.
+    return (*(Rejected(each.strategy, each.words, each.reason.partition(LAYOUT)[0]
+                       or _compared(best, each, _differences(own, facets(each))),
                        each.predicted) for each in chosen[:MOST_REJECTED - len(impossible)]), *impossible)
 
 
