@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.config.compose import compose
 from holmes_hpc.launch import here
+from holmes_hpc.launch.torch_log import errors_only
 from holmes_hpc.planner import bind, plan
 from holmes_hpc.runs import RunFolder, read_result
 from tests.runs_for_tests import ROOT
@@ -47,3 +50,22 @@ def test_everything_in_a_run_folder_is_documented() -> None:
         assert f"`{path.name}" in table, f"{name} ({path.name}) has no line in docs/running.md"
     for path in (folder.log_path(0), folder.timeline_path(0), folder.rank_error_path(0), folder.beat_path(0)):
         assert path.name.replace("0", "N") in table, path.name
+
+
+def test_torch_logs_errors_unless_the_user_chose_a_level() -> None:
+    chosen: dict[str, str] = {}
+    errors_only(chosen)
+    assert chosen == {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+    chosen["TORCH_CPP_LOG_LEVEL"] = "INFO"
+    errors_only(chosen)
+    assert chosen["TORCH_CPP_LOG_LEVEL"] == "INFO"
+
+
+@pytest.mark.parametrize("module", ["supervisor", "slurm_rank"])
+def test_the_level_is_set_before_torch_is_imported(module: str) -> None:
+    """torch reads it when it is loaded: nothing that the launcher imports may load it before."""
+    text = (ROOT / "holmes_hpc" / "launch" / f"{module}.py").read_text()
+    loads = min(text.find(words) for words in ("import torch\n", "import run_rank") if words in text)
+    assert 0 < text.find("errors_only(os.environ)") < loads
+    program = f"import sys, holmes_hpc.launch.{module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
