@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.program import run_program
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,4 +186,4 @@ def _write_csv(table: pd.DataFrame, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program("throughput", main))
