@@ -1,6 +1,7 @@
 """The command `python -m analysis.throughput`: what it prints, writes and refuses."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -260,3 +261,19 @@ def test_the_fastest_of_every_panel_and_its_baseline_are_drawn(tmp_path: Path) -
     assert len(fastest_rows(table, 30)) == 30
     losses = lowest_losses(steps_table(read_runs(tmp_path / "mixed")), 7)
     assert losses["run"].nunique() == 7
+
+
+@pytest.mark.parametrize("home", ["/proc"])
+def test_pictures_are_drawn_in_silence_without_a_home_to_write_in(home: str | None, run: Path, tmp_path: Path) -> None:
+    kept = {name: value for name, value in os.environ.items()
+            if name not in ("HOME", "MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")}
+    done = subprocess.run([sys.executable, "-m", "analysis.throughput", str(run), "--out", str(tmp_path / "pictures")],
+                          env=kept | ({"HOME": home} if home else {}), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "pictures" / "throughput.png").exists()
+
+
+def test_what_else_matplotlib_logs_is_heard(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("matplotlib").warning("Bad key %s", "x")
+    logging.getLogger("matplotlib").warning("mkdir -p failed for path %s: %s", "/proc/x", "no")
+    assert [record.getMessage() for record in caplog.records] == ["Bad key x"]
