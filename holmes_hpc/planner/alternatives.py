@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from holmes_hpc.planner.memory_refusal import LAYOUT
 from holmes_hpc.planner.priced import Priced
+from holmes_hpc.planner.representatives import replicas_of
 from holmes_hpc.planner.schedule_choice import words_of
 from holmes_hpc.planner.schedules import edge_ranks
 from holmes_hpc.values import Pipeline, Rejected
 from holmes_hpc.words import counted
 
+Value = TypeVar("Value", bound=Hashable)
 MOST_REJECTED = 10
 _MOST_LOOKED_AT = 60
 _MOST_DIFFERENCES = 3
@@ -42,27 +45,37 @@ def alternatives(best: Priced, priced: Sequence[Priced],
     """
     others = sorted((each for each in priced if each is not best), key=lambda each: (bool(each.reason), each.seconds))
     own = facets(best)
-    kept: list[Priced] = []
+    kept = _told_apart(own, others)
+    firsts = {each.strategy: at for at, each in reversed(list(enumerate(others))) if each.strategy != best.strategy}
+    firsts |= {others[at].strategy: at for at in reversed(kept) if others[at].strategy != best.strategy}
+    needed = set(firsts.values())
+    room = max(0, MOST_REJECTED - len(needed))
+    chosen = sorted([*needed, *[at for at in kept if at not in needed][:room]])
+    planned = {each.strategy for each in priced}
+    impossible = [Rejected(name, "", Counter(reasons).most_common(1)[0][0])
+                  for name, reasons in refusals.items() if name not in planned and reasons]
+    return (*(_rejected(best, others[at], own) for at in chosen[:MOST_REJECTED - len(impossible)]), *impossible)
+
+
+def _told_apart(own: Mapping[str, Facet], others: Sequence[Priced]) -> list[int]:
+    """Return which of the others, the best first, differ from the chosen layout and from one another."""
+    kept: list[int] = []
     seen: set[object] = set()
-    for other in others[:_MOST_LOOKED_AT]:
+    for at, other in enumerate(others[:_MOST_LOOKED_AT]):
         told = facets(other)
         key = _unlike_schedules(told), bool(other.missing)
         if key not in seen and _differences(own, told):
             seen.add(key)
-            kept.append(other)
-    firsts = {each.strategy: each for each in reversed(others) if each.strategy != best.strategy}
-    firsts |= {each.strategy: each for each in reversed(kept) if each.strategy != best.strategy}
-    missing = [each for each in firsts.values() if each not in kept[:MOST_REJECTED]]
-    chosen = kept[:max(0, MOST_REJECTED - len(missing))]
-    missing = [each for each in firsts.values() if each not in chosen]
-    chosen = sorted([*chosen, *missing], key=others.index)
-    planned = {each.strategy for each in priced}
-    impossible = [Rejected(name, "", Counter(reasons).most_common(1)[0][0])
-                  for name, reasons in refusals.items() if name not in planned and reasons]
+            kept.append(at)
+        if len(kept) == MOST_REJECTED:
+            break
+    return kept
+
+
+def _rejected(best: Priced, other: Priced, own: Mapping[str, Facet]) -> Rejected:
     # The layout stands beside the reason.
-    return (*(Rejected(each.strategy, each.words, each.reason.partition(LAYOUT)[0]
-                       or _compared(best, each, _differences(own, facets(each))),
-                       each.predicted) for each in chosen[:MOST_REJECTED - len(impossible)]), *impossible)
+    reason = other.reason.partition(LAYOUT)[0] or _compared(best, other, _differences(own, facets(other)))
+    return Rejected(other.strategy, other.words, reason, other.predicted)
 
 
 def facets(priced: Priced) -> dict[str, Facet]:
@@ -70,6 +83,9 @@ def facets(priced: Priced) -> dict[str, Facet]:
     layout, cluster, chosen = priced.layout, priced.task.cluster, priced.schedule
     networks = {group.ranks: group.network for group in layout.groups if group.kind == "pipeline"}
     names = _place_names(priced)
+    replicas = replicas_of(priced.task, layout)
+    counts = Counter(replicas.like)
+    pipelines = [(pipeline, counts[place]) for place, pipeline in enumerate(replicas.picked)]
 
     def places(pipeline: Pipeline) -> list[str]:
         return ["+".join(dict.fromkeys(names[cluster.node_of(rank).slot] for rank in stage.ranks))
@@ -82,21 +98,21 @@ def facets(priced: Priced) -> dict[str, Facet]:
         degrees = [len(stage.ranks) for stage in pipeline.stages]
         return _sum_words(degrees[:1] if len(set(degrees)) == 1 else degrees)
 
-    depths = Counter(len(pipeline.stages) for pipeline in layout.pipelines)
+    depths = _weighted((len(pipeline.stages), count) for pipeline, count in pipelines)
     shapes = " and ".join(f"{counted(count, 'pipeline')} of {counted(depth, 'stage')}"
                           for depth, count in sorted(depths.items()))
-    over = Counter(map(messages, layout.pipelines))
+    over = _weighted((messages(pipeline), count) for pipeline, count in pipelines)
     used = sorted({network for each in over for network in each})
     recompute, one = priced.task.settings.recompute, priced.rules.one_network
     return {
         "GPUs": Facet(cluster.world_size, f"on {counted(cluster.world_size, 'GPU')}"),
         "pipelines": Facet(shapes, shapes),
-        "tensor": _facet(layout.pipelines, "tensor degree", alike),
-        "order": _facet(layout.pipelines, "stages on", lambda p: ", then ".join(dict.fromkeys(places(p))), places),
-        "layers": _facet(layout.pipelines, "layers", lambda p: _sum_words([stage.num_layers for stage in p.stages])),
+        "tensor": _facet(pipelines, "tensor degree", alike),
+        "order": _facet(pipelines, "stages on", lambda p: ", then ".join(dict.fromkeys(places(p))), places),
+        "layers": _facet(pipelines, "layers", lambda p: _sum_words([stage.num_layers for stage in p.stages])),
         "messages": Facet(frozenset(over.items()), f"messages over {', '.join(used)}" if used else "no messages"),
         "micro-batch": Facet(layout.micro_batch_size, f"micro-batches of {layout.micro_batch_size}"),
-        "samples": _facet(layout.pipelines, "micro-batches a pipeline:", lambda p: str(p.microbatches)),
+        "samples": _facet(pipelines, "micro-batches a pipeline:", lambda p: str(p.microbatches)),
         "networks": Facet(one, "all groups over one network" if one else "every group over its fastest network"),
         "recomputation": Facet(recompute, f"{recompute} recomputation"),
         _SCHEDULE: Facet((chosen.name, chosen.chunks, chosen.warmup_extra, chosen.turns),
@@ -112,13 +128,20 @@ def _place_names(priced: Priced) -> dict[str, str]:
             for node in priced.task.cluster.nodes}
 
 
-def _facet(pipelines: Sequence[Pipeline], label: str, words: Callable[[Pipeline], str],
+def _facet(pipelines: Sequence[tuple[Pipeline, int]], label: str, words: Callable[[Pipeline], str],
            key: Callable[[Pipeline], Sequence[str]] | None = None) -> Facet:
     """Return a facet that every pipeline has; words that hold for several are told once."""
-    told = list(dict.fromkeys(map(words, pipelines)))
-    compared = Counter(tuple((key or words)(pipeline)) for pipeline in pipelines)
+    told = list(dict.fromkeys(words(pipeline) for pipeline, _ in pipelines))
+    compared = _weighted((tuple((key or words)(pipeline)), count) for pipeline, count in pipelines)
     more = f" and {len(told) - _MOST_WORDINGS} others" if len(told) > _MOST_WORDINGS else ""
     return Facet(frozenset(compared.items()), f"{label} {' and '.join(told[:_MOST_WORDINGS])}{more}")
+
+
+def _weighted(counted_values: Iterable[tuple[Value, int]]) -> dict[Value, int]:
+    found: dict[Value, int] = {}
+    for value, count in counted_values:
+        found[value] = found.get(value, 0) + count
+    return found
 
 
 def _sum_words(numbers: Sequence[int]) -> str:
