@@ -259,8 +259,22 @@ def test_a_run_that_leaves_every_step_out_ends(caplog: pytest.LogCaptureFixture)
         for step in range(MOST_SKIPPED_IN_A_ROW):
             assert not guard.allows(step, math.nan, math.nan)
     assert "left out" in caplog.text
-    with pytest.raises(RunFailedError, match="steps in a row"):
+    with pytest.raises(RunFailedError, match="steps in a row") as ended:
         guard.allows(99, math.nan, 1.0)
+    assert "at most 50 are left out" in str(ended.value) and "optimizer.lr" in str(ended.value)
+    assert "on_nonfinite" not in str(ended.value), "it is set already"
+
+
+def test_each_step_left_out_is_said_by_rank_0_and_skip_is_advised_where_it_is_not_set() -> None:
+    settings = compose([*TINY, *ONE, "train.on_nonfinite=skip"])
+    said: list[str] = []
+    guards = [Guard(settings.train, settings.optimizer, rank, said.append) for rank in (0, 1)]
+    for step, loss in enumerate([math.nan, 1.0, math.inf], start=1):
+        assert len({guard.allows(step, loss, 1.0) for guard in guards}) == 1
+    assert said == ["step 1: the loss is nan; left out", "step 3: the loss is inf; left out"]
+    stops = compose([*TINY, *ONE])
+    with pytest.raises(RunFailedError, match="train.on_nonfinite=skip"):
+        Guard(stops.train, stops.optimizer, rank=0).allows(1, math.nan, 1.0)
 
 
 def test_a_forward_never_uses_parameters_that_are_not_gathered(tmp_path: Path) -> None:

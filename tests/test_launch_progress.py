@@ -18,6 +18,7 @@ ROW = {"step": 1, "loss": 2.0, "tokens_per_second": 4096.0, "step_seconds": 0.1,
 @pytest.mark.parametrize(("changed", "words"), [
     ({}, "loss 2.000  4,096 tokens/s  100 ms/step  MFU 25%"),
     ({"loss": None, "skipped_steps": 3}, "loss nan  4,096 tokens/s  100 ms/step  MFU 25%  3 steps left out"),
+    ({"skipped_steps": 1}, "loss 2.000  4,096 tokens/s  100 ms/step  MFU 25%  1 step left out"),
     ({"loss": math.nan}, "loss nan  4,096 tokens/s  100 ms/step  MFU 25%"),
 ])
 def test_a_step_in_words(changed: dict[str, Any], words: str) -> None:
@@ -41,3 +42,5 @@ def test_a_run_that_leaves_steps_out_is_followed_to_its_end(tmp_path: Path) -> N
     assert finished.result["status"] == "completed"
     assert finished.rows[-1]["loss"] is None and finished.rows[-1]["skipped_steps"] > 0
     assert "steps left out" in finished.stderr
+    said = [line for line in finished.stderr.splitlines() if line.endswith("; left out")]
+    assert len(said) == finished.rows[-1]["skipped_steps"], "each step is said, whatever step lines are shown"

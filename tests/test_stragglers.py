@@ -18,10 +18,12 @@ EVEN = [0.1, 0.1, 0.1, 0.1, 0.02, 0.02, 0.02, 0.02]
 """Ranks 0 to 3 hold the first stage and 4 to 7 the second, which does much less."""
 
 
-def fed(*steps: list[float]) -> tuple[list[list[int] | None], list[str]]:
+def fed(*steps: list[float], scale: float = 1.0) -> tuple[list[list[int] | None], list[str]]:
+    """Feed own seconds by step; `scale` makes the steps and all that is in them so much longer."""
     said: list[str] = []
     stragglers = Stragglers(make_plan(), said.append)
-    return [stragglers.add(step, list(own), STEP_SECONDS) for step, own in enumerate(steps, start=1)], said
+    return [stragglers.add(step, [scale * seconds for seconds in own], scale * STEP_SECONDS)
+            for step, own in enumerate(steps, start=1)], said
 
 
 def slow(rank: int, seconds: float) -> list[float]:
@@ -46,6 +48,38 @@ def test_a_stage_with_more_work_and_a_single_pause_are_no_stragglers() -> None:
 def test_a_difference_that_no_step_notices_is_none() -> None:
     assert not any(fed(*[slow(5, 0.035)] * 15)[0]), "1.75 times its peers, but 15 ms of a step of 200"
     assert fed(*[slow(5, 0.05)] * 15)[0][-1] == [5]
+
+
+def test_milliseconds_are_said_only_once_they_have_added_up() -> None:
+    """Rank 2 takes 6 ms longer in steps of 8 ms: 0.5 s are lost after 84 steps."""
+    tiny = [slow(2, 0.25)] * 90
+    found, said = fed(*tiny[:80], scale=0.04)
+    assert found[9] == [2] and not said, "listed at once, said once it matters"
+    assert [text.split(":")[0] for text in fed(*tiny, scale=0.04)[1]] == ["step 84"]
+
+
+def test_a_tiny_model_on_a_busy_machine_says_nothing() -> None:
+    """Steps of 8 ms, of which each rank in turn takes 6 ms longer for eight steps."""
+    busy = [slow(2 * (step // 8 % 2), 0.25) for step in range(400)]
+    found, said = fed(*busy, scale=0.04)
+    assert any(found) and not said
+
+
+def test_one_that_hovers_about_the_limit_is_said_once() -> None:
+    hovering = [slow(2, 0.16)] * 10 + [slow(2, seconds) for _ in range(20) for seconds in [0.13] * 7 + [0.16] * 7]
+    assert len(fed(*hovering)[1]) == 1, "above 1.25 times its peers it stays one"
+    pause = [EVEN] * 3 + [slow(2, 0.25)] + [EVEN] * 3
+    short_breaks = ([slow(2, 0.25)] * 13 + pause) * 10
+    found, said = fed(*short_breaks)
+    assert [] in found[9:] and len(said) == 1, "a recovery is said when it has lasted"
+
+
+def test_one_that_comes_and_goes_is_said_ever_more_rarely() -> None:
+    flapping = ([slow(2, 0.25)] * 15 + [EVEN] * 15) * 40
+    said = fed(*flapping, scale=10.0)[1]
+    assert 2 <= len(said) <= 10 and "no straggler any more" in said[-1]
+    later = fed(*flapping, *[slow(2, 0.25)] * 60, scale=10.0)[1]
+    assert len(later) == len(said) + 1 and "is a straggler" in later[-1], "one that stays is said again"
 
 
 def test_the_tables_show_stragglers_and_memory_beside_the_prediction(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from typing import Any
 
 from holmes_hpc.engine.precision import LossScale
@@ -18,15 +19,17 @@ MOST_SKIPPED_IN_A_ROW = 50
 class Guard:
     """Watches loss and norm, which all ranks know; a step that is not finite is left out or ends the run.
 
-    `skipped` counts the steps left out. In float16 gradients overflow now and then by design: such a step is left out
-    with a smaller loss scale, whatever `train.on_nonfinite` says, until there is no scale left to lower.
+    `skipped` counts the steps left out, and rank 0 tells `say` of each. In float16 gradients overflow now and then by
+    design: such a step is left out with a smaller loss scale, whatever `train.on_nonfinite` says, until there is no
+    scale left to lower.
     """
 
-    def __init__(self, train: Any, optimizer: Any, rank: int) -> None:
+    def __init__(self, train: Any, optimizer: Any, rank: int, say: Callable[[str], None] = LOG.warning) -> None:
         self.scale = LossScale(train.precision, train.loss_scale, train.loss_scale_window)
         self.skipped = 0
         self._in_a_row = 0
-        self._stops, self._lr, self._speaks = train.on_nonfinite == "stop", optimizer.lr, rank == 0
+        self._stops, self._lr = train.on_nonfinite == "stop", optimizer.lr
+        self._say = say if rank == 0 else None
 
     def allows(self, step: int, loss: float, norm: float) -> bool:
         """Return whether the step may update the weights.
@@ -43,15 +46,21 @@ class Guard:
         self.skipped += 1
         self._in_a_row += 1
         if (self._stops and not helps) or self._in_a_row > MOST_SKIPPED_IN_A_ROW:
-            often = f" for {self._in_a_row} steps in a row" if self._in_a_row > 1 else ""
-            raise RunFailedError(f"step {step}: {what}{often}; lower optimizer.lr (now {self._lr}) or lengthen "
-                                 "optimizer.warmup_steps, or leave single steps out with train.on_nonfinite=skip")
-        if self._speaks:
-            LOG.warning("step %d: %s; left out%s", step, what,
-                        f", the loss scale is now {self.scale.value:g} (was {before:g})" if helps else "")
+            raise RunFailedError(self._ending(step, what))
+        if self._say is not None:
+            self._say(f"step {step}: {what}; left out"
+                      + (f", the loss scale is now {self.scale.value:g} (was {before:g})" if helps else ""))
         return False
 
     def row(self) -> dict[str, Any]:
         """Return what the metrics say of it."""
         scale = {"loss_scale": self.scale.value} if self.scale.dynamic else {}
         return {"skipped_steps": self.skipped, **scale}
+
+    def _ending(self, step: int, what: str) -> str:
+        """Return why the run ends, with what may help: leaving steps out helps no run that has just done so."""
+        often = f" for {self._in_a_row} steps in a row" if self._in_a_row > 1 else ""
+        most = f", and at most {MOST_SKIPPED_IN_A_ROW} are left out" if self._in_a_row > MOST_SKIPPED_IN_A_ROW else ""
+        also = ", or leave single steps out with train.on_nonfinite=skip" if self._stops and not often else ""
+        return (f"step {step}: {what}{often}{most}; lower optimizer.lr (now {self._lr}) or lengthen "
+                f"optimizer.warmup_steps{also}")

@@ -78,7 +78,7 @@ class Trainer:
         self._gatherer = Gatherer(plan, rank, self._model, self._gradients.flats, job.communicator)
         self._executor = Executor(plan, rank, self._model, self._gradients, self._gatherer, job.communicator,
                                   job.architecture, dtype)
-        self._guard = Guard(train, job.optimizer, rank)
+        self._guard = Guard(train, job.optimizer, rank, job.say)
         self._activity = job.communicator.activity
         self._timeline = Timeline(self._activity)
         self._batches = TrainingBatches(plan, job.dataset, train.seed, device)

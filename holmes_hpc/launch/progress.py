@@ -10,6 +10,8 @@ from typing import Any, Protocol, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from holmes_hpc.words import counted
+
 LINE_SECONDS = 2.0
 """Shortest time between two plain lines."""
 
@@ -92,6 +94,6 @@ def describe(row: dict[str, Any]) -> str:
     """Return loss, speed and MFU of a step in a few words."""
     # Null in the metrics is a number that is not finite.
     loss = "nan" if row["loss"] is None else f"{row['loss']:.3f}"
-    skipped = f"  {row['skipped_steps']} steps left out" if row.get("skipped_steps") else ""
+    skipped = f"  {counted(row['skipped_steps'], 'step')} left out" if row.get("skipped_steps") else ""
     return (f"loss {loss}  {row['tokens_per_second']:,.0f} tokens/s  "
             f"{row['step_seconds'] * 1e3:.0f} ms/step  MFU {row['mfu']:.0%}{skipped}")

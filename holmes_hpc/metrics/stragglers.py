@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from holmes_hpc.values import Plan
 
@@ -18,13 +19,37 @@ RECOVERED = 1.25
 """It is one until it takes less than this."""
 
 SHARE_OF_STEP = 0.1
-"""What it takes longer must be this share of a step, else nobody waits for it noticeably."""
+"""What it takes longer must be this share of a step, else nobody waits for it noticeably; half of it, to stay one."""
+
+SAID_SECONDS = 0.5
+"""A straggler is worth a line once it has taken so much longer than its peers since it became one."""
+
+RECOVERED_STEPS = 5
+"""Steps in a row for which it is none before that is said."""
+
+MOST_PATIENCE_STEPS = 1024
+"""The longest that a rank which comes and goes must stay a straggler before it is said again."""
+
+
+@dataclass
+class _Spell:
+    """A rank's present time as a straggler: seconds lost and steps in a row since it became one, and what was said.
+
+    `patience` is how many steps in a row it must be one before that is said; it doubles with each recovery.
+    """
+
+    lost_seconds: float = 0.0
+    steps: int = 0
+    recovered_steps: int = 0
+    said: bool = False
+    patience: int = 1
 
 
 class Stragglers:
     """Compares ranks with their peers: same layers, tensor degree and GPU kind; seconds count for each micro-batch.
 
-    `say` is told when the stragglers change. A rank without peers is never one.
+    `say` is told of one that has lost `SAID_SECONDS`, and when it has been none for `RECOVERED_STEPS`; each time it
+    comes back it must stay one for twice as long before it is said again. A rank without peers is never one.
     """
 
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
@@ -33,6 +58,7 @@ class Stragglers:
         self._work = [_microbatches(plan, rank) for rank in range(plan.world_size)]
         self._windows: list[deque[float]] = [deque(maxlen=WINDOW_STEPS) for _ in range(plan.world_size)]
         self._steps: deque[float] = deque(maxlen=WINDOW_STEPS)
+        self._spells = [_Spell() for _ in range(plan.world_size)]
         self.now: list[int] = []
 
     def add(self, step: int, own_seconds: Sequence[float], step_seconds: float) -> list[int] | None:
@@ -47,26 +73,43 @@ class Stragglers:
             return None
         medians = [statistics.median(window) for window in self._windows]
         found = [rank for rank in range(self._plan.world_size) if self._is_slow(rank, medians)]
-        for rank in found:
-            if rank not in self.now:
-                self._say(self._describe(step, rank, medians))
-        for rank in self.now:
-            if rank not in found:
-                self._say(f"step {step}: {self._name(rank)} is no straggler any more")
+        for rank in range(self._plan.world_size):
+            self._follow(step, rank, medians, slow=rank in found)
         self.now = found
         return list(found)
+
+    def _follow(self, step: int, rank: int, medians: list[float], *, slow: bool) -> None:
+        """Count a rank's spell as a straggler, and say its beginning and its end where they are worth it."""
+        spell = self._spells[rank]
+        if slow:
+            # The whole window made it one, so its seconds are lost as well.
+            spell.lost_seconds += self._excess(rank, medians) * (1 if spell.steps else WINDOW_STEPS)
+            spell.steps, spell.recovered_steps = spell.steps + 1, 0
+            if not spell.said and spell.lost_seconds >= SAID_SECONDS and spell.steps >= spell.patience:
+                spell.said = True
+                self._say(self._describe(step, rank, medians))
+            return
+        spell.steps, spell.lost_seconds, spell.recovered_steps = 0, 0.0, spell.recovered_steps + 1
+        if spell.said and spell.recovered_steps == RECOVERED_STEPS:
+            spell.said, spell.patience = False, min(2 * spell.patience, MOST_PATIENCE_STEPS)
+            self._say(f"step {step}: {self._name(rank)} is no straggler any more")
 
     def _is_slow(self, rank: int, medians: list[float]) -> bool:
         if not self._peers[rank]:
             return False
-        usual = statistics.median(medians[peer] for peer in self._peers[rank])
-        excess = (medians[rank] - usual) * self._work[rank]
-        factor = RECOVERED if rank in self.now else FACTOR
-        return medians[rank] >= factor * usual and excess >= SHARE_OF_STEP * statistics.median(self._steps)
+        factor, share = (RECOVERED, SHARE_OF_STEP / 2) if rank in self.now else (FACTOR, SHARE_OF_STEP)
+        return (medians[rank] >= factor * self._usual(rank, medians)
+                and self._excess(rank, medians) >= share * statistics.median(self._steps))
+
+    def _usual(self, rank: int, medians: list[float]) -> float:
+        return statistics.median(medians[peer] for peer in self._peers[rank])
+
+    def _excess(self, rank: int, medians: list[float]) -> float:
+        """Return the seconds of a step by which a rank takes longer than its peers would for as many micro-batches."""
+        return (medians[rank] - self._usual(rank, medians)) * self._work[rank]
 
     def _describe(self, step: int, rank: int, medians: list[float]) -> str:
-        usual = statistics.median(medians[peer] for peer in self._peers[rank])
-        work = self._work[rank]
+        usual, work = self._usual(rank, medians), self._work[rank]
         peers = ", ".join(map(str, self._peers[rank][:8])) + (", ..." if len(self._peers[rank]) > 8 else "")
         times = medians[rank] / max(usual, 1e-9)
         return (f"step {step}: {self._name(rank)} is a straggler: outside collectives it takes "
