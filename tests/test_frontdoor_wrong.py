@@ -123,6 +123,7 @@ WRONG = [
     planned(["model=gpt_145_6b", "parallel=holmes"], "memory"),
     # what only shows at the start
     trained(["launch.mode=slurm"], "launch.mode=slurm"),
+    trained(["launch.mode=local", "launch.backend=nccl"], "launch.backend=nccl", "launch.backend=gloo"),
     trained(["parallel.cross_fabric_dtype=bfloat16"], "parallel.cross_fabric_dtype", "float32"),
     Wrong(["+cluster=mixed", "+cluster=ib"], ("+cluster=mixed +cluster=ib", "one cluster")),
     trained(["run.folder=taken/runs"], "run.folder"),

@@ -203,7 +203,7 @@ def connect(
     report = progress or (lambda done, total, text: None)
     total = sum(len(group.ranks) > 1 for group in plan.groups[1:]) + 1
     report(0, total, _short(plan.groups[0]))
-    with _starting(plan, plan.groups[0], gloo, rank):
+    with _starting(plan, plan.groups[0], gloo, rank, start):
         world = gloo.start_world(store, rank, world_size, plan.groups[0].network, start)
         dist.all_reduce(torch.zeros(1), group=world)
         gloo.set_timeout(world, train)
@@ -212,7 +212,7 @@ def connect(
     report(done, total, _short(plan.groups[0]))
     for index, group in enumerate(plan.groups[1:], start=1):
         if len(group.ranks) > 1:
-            with _starting(plan, group, maker, rank):
+            with _starting(plan, group, maker, rank, start):
                 _build(communicator, index, maker, start)
             done += 1
             report(done, total, _short(group))
@@ -232,7 +232,7 @@ def build_levels(communicator: Communicator, backend: GlooBackend, timeout: time
         nodes = ranks_by_node(group.ranks, lambda rank: slots[rank])
         if nodes is None:
             continue
-        with _starting(plan, group, backend, communicator.rank):
+        with _starting(plan, group, backend, communicator.rank, timeout):
             insides = [_level(communicator, backend, ranks, group.kind, "local", timeout) for ranks in nodes]
             acrosses = [_level(communicator, backend, ranks, group.kind, group.network, timeout)
                         for ranks in zip(*nodes, strict=True)]
@@ -305,7 +305,7 @@ def _warm_up_edge(
 
 
 @contextmanager
-def _starting(plan: Plan, group: Group, backend: Backend, rank: int) -> Iterator[None]:
+def _starting(plan: Plan, group: Group, backend: Backend, rank: int, timeout: timedelta) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
@@ -313,7 +313,7 @@ def _starting(plan: Plan, group: Group, backend: Backend, rank: int) -> Iterator
             f"rank {rank} could not connect {_describe(plan, group, backend)}: {_cause(error)}; "
             f"check with `python -m holmes_hpc.doctor` that these nodes reach each other by {group.network}, "
             "and the fabric and interface settings of their labels in the cluster file; "
-            "if a node is only slow to start, raise train.start_timeout_seconds"
+            f"if a node is only slow to start, raise train.start_timeout_seconds (now {timeout.total_seconds():g})"
         ) from error
 
 

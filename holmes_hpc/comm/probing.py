@@ -11,6 +11,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -23,6 +24,7 @@ from holmes_hpc.cluster.measured import MeasuredLink
 from holmes_hpc.cluster.nics import ETHERNET
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.reduce import all_reduce_scalars
+from holmes_hpc.errors import NetworkError
 
 _PINGS = 40
 _FIRST_BYTES = 64 * 1024
@@ -64,14 +66,33 @@ def link_classes(communicator: Communicator, families: Mapping[str, str]) -> lis
 
 def probe(communicator: Communicator, families: Mapping[str, str], timeout_seconds: float,
           report: Callable[[int, int, str], None] = lambda done, total, text: None) -> list[MeasuredLink]:
-    """Measure every class of links, one after another, and return what was found; all ranks return the same."""
+    """Measure every class of links, one after another, and return what was found; all ranks return the same.
+
+    Raises NetworkError that names the links which could not be measured.
+    """
     classes = link_classes(communicator, families)
     timeout = timedelta(seconds=timeout_seconds)
     found = []
     for number, link in enumerate(classes):
         report(number, len(classes), f"{link.network} {' - '.join(dict.fromkeys(link.between))}")
-        found.append(_measure_class(communicator, link, timeout))
+        with _naming(link, timeout_seconds):
+            found.append(_measure_class(communicator, link, timeout))
     return found
+
+
+@contextmanager
+def _naming(link: LinkClass, timeout_seconds: float) -> Iterator[None]:
+    """Turn torch's errors while a class of links is measured into ours."""
+    try:
+        yield
+    except RuntimeError as error:
+        pairs = ", ".join(f"{a} and {b}" for a, b in link.pairs)
+        where = " and ".join(dict.fromkeys(link.between))
+        raise NetworkError(
+            f"the links over {link.network} of {where} could not be measured between ranks {pairs}: "
+            f"{str(error).splitlines()[0]}; check with `python -m holmes_hpc.doctor` that these nodes reach each other "
+            f"by {link.network}; if one is only slow, raise train.start_timeout_seconds (now {timeout_seconds:g})"
+        ) from error
 
 
 def _measure_class(communicator: Communicator, link: LinkClass, timeout: timedelta) -> MeasuredLink:

@@ -1,11 +1,13 @@
-"""Which communication library a run on Slurm uses, decided before torch is imported, once for all ranks."""
+"""Which communication library a run uses; on Slurm decided before torch is imported, once for all ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holmes_hpc.cluster import Node
+from holmes_hpc.cluster import ClusterDescription, Node
+from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.node_report import NodeReport
+from holmes_hpc.words import counted
 
 AUTO, NCCL, GLOO = "auto", "nccl", "gloo"
 _NO_GPU = "cpu"
@@ -21,3 +23,19 @@ def decide_backend(wanted: str, nodes: Sequence[tuple[Node, NodeReport]]) -> str
         return wanted
     described = all(node.gpu != _NO_GPU for node, _ in nodes)
     return NCCL if described and any(report.gpus for _, report in nodes) else GLOO
+
+
+def refuse_nccl_here(mode: str, cluster: ClusterDescription, gpus: int) -> None:
+    """Raise ConfigurationError where `launch.backend=nccl` cannot work in an emulated or local run.
+
+    Emulated ranks compute on the CPU. Local ones may use this machine's `gpus`: NCCL wants one for each rank, and each
+    node of a cluster counts its GPUs from 0.
+    """
+    if mode == "emulated":
+        why = "the ranks of an emulated run compute on this machine's CPU, and NCCL is for GPUs"
+    elif mode == "local" and (gpus < cluster.world_size or len(cluster.nodes) > 1):
+        why = (f"NCCL needs a GPU for each rank, in a local run on one node; this machine has {counted(gpus, 'GPU')}, "
+               f"and the cluster {counted(cluster.world_size, 'rank')} on {counted(len(cluster.nodes), 'node')}")
+    else:
+        return
+    raise ConfigurationError(f"launch.backend=nccl in {mode} mode: {why}. Set launch.backend=gloo or auto.")

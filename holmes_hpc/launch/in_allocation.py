@@ -161,8 +161,10 @@ def _shared_folder(config: Any, layout: StepLayout) -> RunFolder:
     deadline = time.monotonic() + config.train.start_timeout_seconds
     while (told := read_json(announcement)) is None:
         if time.monotonic() > deadline:
-            raise RunFailedError(f"rank {layout.rank}: rank 0 announced no run folder in {announcement}; is "
-                                 f"run.folder={base} on a file system that all nodes share?")
+            seconds = config.train.start_timeout_seconds
+            raise RunFailedError(f"rank {layout.rank}: rank 0 announced no run folder in {announcement} within "
+                                 f"{seconds:g} s; is run.folder={base} on a file system that all nodes share? If rank "
+                                 f"0 is only slow to start, raise train.start_timeout_seconds (now {seconds:g})")
         time.sleep(0.05)
     if "error" in told:
         raise RunFailedError(f"rank {layout.rank}: rank 0 could not start: {told['error']}")

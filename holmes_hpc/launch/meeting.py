@@ -101,7 +101,8 @@ class Meeting:
         while not done():
             if time.monotonic() > self._deadline:
                 raise RunFailedError(
-                    f"{missing()} within {self._timeout_seconds:.0f} s in {self.start.path}; is the run folder on a "
-                    "file system that all nodes share? Else raise train.start_timeout_seconds")
+                    f"{missing()} within {self._timeout_seconds:g} s in {self.start.path}; is the run folder on a "
+                    "file system that all nodes share? Else raise train.start_timeout_seconds (now "
+                    f"{self._timeout_seconds:g})")
             time.sleep(pause)
             pause = min(pause * 1.2, _LONGEST_PAUSE_SECONDS)

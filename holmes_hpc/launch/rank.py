@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
 
 import torch
-from torch.distributed import TCPStore
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster.nccl import device_index
@@ -21,8 +18,9 @@ from holmes_hpc.comm.reduce import all_reduce_scalars
 from holmes_hpc.data import Dataset, open_dataset
 from holmes_hpc.engine import Job, Trainer
 from holmes_hpc.engine.sharing import share_numbers
-from holmes_hpc.errors import DataError, HolmesError, RunFailedError
+from holmes_hpc.errors import DataError, HolmesError
 from holmes_hpc.launch.probing import measure_links
+from holmes_hpc.launch.rendezvous import open_store
 from holmes_hpc.launch.settings import RankSettings
 from holmes_hpc.launch.watching import report_error, watched
 from holmes_hpc.metrics import StepMetrics, Usage
@@ -54,7 +52,7 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     config, plan = settings.config, settings.plan
     architecture = Architecture.from_config(config.model)
     dataset = open_dataset(config.data, architecture)
-    store = _rendezvous(settings, config.train.start_timeout_seconds)
+    store = open_store(settings, config.train.start_timeout_seconds)
     networks = NodeNetworks(settings.node, settings.interfaces, settings.slot.split("/")[0])
     backend = settings.backend or _backend(str(config.launch.backend), emulated=settings.emulated)
     communicator = connect(
@@ -133,24 +131,3 @@ def _usage(settings: RankSettings) -> Usage:
     interfaces = settings.interfaces
     fabric = [name for network, name in interfaces.items() if network not in ("local", "ethernet")]
     return Usage(interfaces.get("ethernet"), fabric[0] if fabric else None)
-
-
-def _rendezvous(settings: RankSettings, timeout_seconds: float) -> TCPStore:
-    """Open the store that ranks meet at: rank 0 takes a free port and publishes it in the run folder."""
-    timeout = timedelta(seconds=timeout_seconds)
-    world, path = settings.plan.world_size, settings.rendezvous_path
-    if settings.rank == 0:
-        store = TCPStore(settings.host, 0, world, is_master=True, wait_for_workers=False, timeout=timeout)
-        settings.folder.write_json(path, {"host": settings.host, "port": store.port})
-        return store
-    deadline = time.monotonic() + timeout_seconds
-    while not path.exists():
-        if time.monotonic() > deadline:
-            raise RunFailedError(
-                f"rank {settings.rank}: rank 0 published no address in {path} within {timeout_seconds:.0f} s; "
-                "is the run folder (run.folder) on a file system that all nodes share?"
-            )
-        time.sleep(0.01)
-    address = json.loads(path.read_text())
-    return TCPStore(address["host"], address["port"], world, is_master=False, wait_for_workers=False,
-                    timeout=timeout)

@@ -1,0 +1,83 @@
+"""Where ranks do not meet, whoever waited says for whom, where, how long, and which setting makes it longer."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.config.compose import compose
+from holmes_hpc.errors import ConfigurationError, NetworkError
+from holmes_hpc.launch.backend import refuse_nccl_here
+from holmes_hpc.launch.rendezvous import open_store
+from holmes_hpc.launch.settings import RankSettings
+from holmes_hpc.planner import bind, plan
+from holmes_hpc.runs import RunFolder
+
+WORLD = ["+cluster=roce", "model.tied_embeddings=false", "cluster.partitions.roce.nodes=2",
+         "cluster.partitions.roce.gpus_per_node=1"]
+
+
+def settings(folder: Path, rank: int, host: str = "127.0.0.1") -> RankSettings:
+    run = RunFolder.create(folder, "run")
+    made = bind(plan(compose(WORLD), mode="local"), {"roce/0": "n1", "roce/1": "n2"})
+    parts: dict[str, Any] = {"rank": rank, "node": f"n{rank + 1}", "plan": made, "folder": run, "host": host,
+                             "rendezvous_path": run.rendezvous_path}
+    return cast(RankSettings, SimpleNamespace(**parts))
+
+
+def test_a_rank_that_finds_no_address_says_where_it_looked(tmp_path: Path) -> None:
+    late = settings(tmp_path, 1)
+    with pytest.raises(NetworkError) as caught:
+        open_store(late, 0.05)
+    assert "rank 1 on node n2 waited 0.05 s for rank 0 on node n1" in str(caught.value)
+    assert str(late.rendezvous_path) in str(caught.value)
+    assert "raise train.start_timeout_seconds (now 0.05)" in str(caught.value)
+
+
+def test_a_rank_that_cannot_connect_names_the_address_and_the_setting(tmp_path: Path) -> None:
+    with socket.socket() as taken:  # bound and not listening: nobody answers there
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        lost = settings(tmp_path, 1)
+        lost.folder.write_json(lost.rendezvous_path, {"host": "127.0.0.1", "port": port})
+        with pytest.raises(NetworkError) as caught:
+            open_store(lost, 0.01)
+    words = str(caught.value)
+    assert f"rank 1 on node n2 did not reach rank 0 on node n1 at 127.0.0.1, port {port} within 0.01 s" in words
+    assert "train.start_timeout_seconds (now 0.01)" in words and "\n" not in words
+
+
+def test_rank_0_whose_own_address_leads_nowhere_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NetworkError, match="rank 0 on node n1 did not reach its own store at no.host.invalid within"):
+        open_store(settings(tmp_path, 0, host="no.host.invalid"), 0.01)
+
+
+def test_ranks_that_meet_share_what_they_write(tmp_path: Path) -> None:
+    first = settings(tmp_path, 0)
+    store = open_store(first, 10.0)
+    second = settings(tmp_path, 1)
+    second.folder.write_json(second.rendezvous_path, {"host": "127.0.0.1", "port": store.port})
+    store.set("word", "here")
+    assert open_store(second, 10.0).get("word") == b"here"
+
+
+@pytest.mark.parametrize(("mode", "nodes", "gpus", "why"), [
+    ("emulated", 2, 8, "compute on this machine's CPU"),
+    ("local", 1, 0, "0 GPUs, and the cluster 1 rank on 1 node"),
+    ("local", 2, 2, "2 GPUs, and the cluster 2 ranks on 2 nodes"),
+    ("local", 1, 1, None), ("slurm", 2, 0, None), ("srun", 2, 0, None),
+])
+def test_nccl_is_refused_before_the_start_where_it_cannot_work(mode: str, nodes: int, gpus: int,
+                                                               why: str | None) -> None:
+    cluster = ClusterDescription.from_config(compose([*WORLD[:2], f"cluster.partitions.roce.nodes={nodes}",
+                                                      WORLD[3]]).cluster)
+    if why is None:
+        refuse_nccl_here(mode, cluster, gpus)
+        return
+    with pytest.raises(ConfigurationError, match=f"launch.backend=nccl.*{why}.*launch.backend=gloo or auto"):
+        refuse_nccl_here(mode, cluster, gpus)
