@@ -19,6 +19,7 @@ from holmes_hpc.planner.pipelines import build_pipelines
 from holmes_hpc.planner.placement import place, place_mesh, used_slots
 from holmes_hpc.planner.pricing import CostPricing, StagePricing
 from holmes_hpc.planner.proposals import Proposal
+from holmes_hpc.planner.refusals import no_pipelines
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.shapes import indivisible, tensor_degrees
 from holmes_hpc.planner.templates import BACKWARD_SHARE, Segment, Template, enumerate_segments, price_templates
@@ -219,10 +220,8 @@ def _proposals(task: Task, strategy: str, best: float) -> tuple[list[Proposal], 
     if not found and (meshes or limit < float("inf")):
         return meshes, space.short_of_memory
     if not found:
-        raise PlanRefusedError("memory: no pipeline over these nodes holds the model with parallel.tensor="
-                               f"{task.settings.tensor} and parallel.pipeline={task.settings.pipeline}, or the batch "
-                               "has fewer micro-batches than pipelines. Use more nodes, a smaller "
-                               "parallel.micro_batch_size or a smaller model.")
+        raise PlanRefusedError(no_pipelines(task, max(map(max, space.degrees)), micro_batch_sizes_of(task),
+                                            short_of_memory=space.short_of_memory))
     fleets = [proposal for each in found[:_MOST_PROPOSED]
               for proposal in propose(space, each.fleet, each.size, strategy)]
     return meshes + fleets, space.short_of_memory

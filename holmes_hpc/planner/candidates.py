@@ -117,12 +117,21 @@ def make_candidate(task: Task, shape: Shape, micro_batch_size: int, facts: Shape
             f"{counted(microbatches, 'micro-batch')} for {counted(len(ways), 'pipeline')}: "
             + ("the number must be a multiple of the pipelines' in the megatron strategy. "
                if microbatches >= len(ways) else "each needs at least one. ")
-            + "Change train.global_batch_size or parallel.micro_batch_size, or use fewer pipelines "
-              "(a larger parallel.pipeline).")
+            + _remedy(task, shape, micro_batch_size, len(ways)))
     stages = _Stages(facts, micro_batch_size, microbatches)
     layers = stages.split()
     fits = all(count <= stages.capacity(s) for s, count in enumerate(layers))
     return Candidate(shape, micro_batch_size, layers, stages.estimate(layers), fits)
+
+
+def _remedy(task: Task, shape: Shape, size: int, pipelines: int) -> str:
+    """Return what gives each pipeline a micro-batch: what is at its limit already is not among it."""
+    smaller = " or lower parallel.micro_batch_size" if size > 1 else ""
+    deeper = len(shape.stages) < task.architecture.num_layers
+    fewer = ", or use fewer pipelines (a larger parallel.pipeline)" if deeper else (
+        "" if smaller else ", or raise model.num_layers: deeper pipelines are fewer")
+    enough = "a multiple of" if shape.equal_pipelines else "at least"
+    return f"Set train.global_batch_size to {enough} {pipelines * size}{smaller}{fewer}."
 
 
 def micro_batch_sizes(task: Task, shape: Shape) -> tuple[int, ...]:

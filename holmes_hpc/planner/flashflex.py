@@ -17,6 +17,7 @@ from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.asymmetric import Space, micro_batch_sizes_of, propose, space_with_degrees
 from holmes_hpc.planner.fleets import Fleet, share_microbatches
 from holmes_hpc.planner.proposals import Proposal
+from holmes_hpc.planner.refusals import no_pipelines
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.templates import Segment, Template
 
@@ -50,8 +51,8 @@ def flashflex_proposals(task: Task) -> list[Proposal]:
         if fleet is not None:
             found.append((fleet, size))
     if not found:
-        raise PlanRefusedError("memory: no partition of the GPUs into pipelines holds the model. Use more nodes, a "
-                               "smaller parallel.micro_batch_size or a smaller model.")
+        raise PlanRefusedError(no_pipelines(task, max(map(max, space.degrees)), tuple(partitions),
+                                            short_of_memory=space.short_of_memory))
     found.sort(key=lambda each: each[0].seconds)
     return [proposal for fleet, size in found[:_MOST_PROPOSED] for proposal in propose(space, fleet, size, "flashflex")]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.alternatives import alternatives
@@ -16,6 +15,7 @@ from holmes_hpc.planner.improve import improve
 from holmes_hpc.planner.manual import manual_pipelines
 from holmes_hpc.planner.priced import Priced, exceeds_memory, make_layout, price_layout, with_schedules
 from holmes_hpc.planner.proposals import Proposal
+from holmes_hpc.planner.refusals import MEMORY, no_plan
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.strategies import degrees_of, names, propose_by, with_defaults
 from holmes_hpc.planner.work import Work, layout_units
@@ -63,7 +63,7 @@ def search(task: Task, progress: Progress | None = None) -> tuple[Priced, tuple[
             priced += in_chunks(priced, work)
     fitting = [each for each in priced if not each.reason]
     if not fitting:
-        raise PlanRefusedError(_why(priced, refusals))
+        raise PlanRefusedError(no_plan([each.reason for each in priced], refusals))
     best = choose(fitting)
     return best, alternatives(best, priced, refusals)
 
@@ -91,13 +91,6 @@ def choose(fitting: Sequence[Priced]) -> Priced:
     return min(pool, key=lambda each: each.seconds)
 
 
-def _why(priced: Sequence[Priced], refusals: Mapping[str, Sequence[str]]) -> str:
-    """Return the most frequent reason of every strategy, the same one once."""
-    reasons = [each.reason for each in priced[:1]]
-    reasons += [Counter(messages).most_common(1)[0][0] for messages in refusals.values() if messages and not priced]
-    return " Or: ".join(dict.fromkeys(reasons))
-
-
 def _price_strategy(task: Task, name: str, refusals: list[str], work: Work) -> list[Priced]:
     """Price the layouts of one strategy; wider tensor parallelism only where memory is too small for narrower.
 
@@ -115,7 +108,7 @@ def _price_strategy(task: Task, name: str, refusals: list[str], work: Work) -> l
 
 
 def _is_memory(reason: str) -> bool:
-    return reason.startswith("memory")
+    return reason.startswith(MEMORY)
 
 
 def _price_best(task: Task, proposals: Sequence[Proposal], work: Work, most: int) -> list[Priced]:

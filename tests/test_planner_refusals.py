@@ -1,0 +1,54 @@
+"""A refusal names the cause that is one, settings that are set, and remedies that can help; one cause a line."""
+
+from __future__ import annotations
+
+import pytest
+
+from holmes_hpc.config.compose import compose
+from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner import plan
+
+MIXED = "+cluster=mixed"
+ONE_LAYER = ["train.global_batch_size=7", "model.num_layers=1", "model.hidden_size=8", "model.num_heads=1"]
+
+
+def refused(*overrides: str) -> str:
+    with pytest.raises(PlanRefusedError) as caught:
+        plan(compose([MIXED, *overrides]), mode="slurm")
+    assert caught.value.exit_status == 2
+    assert "None" not in str(caught.value), "a setting that is not set has no value to print"
+    return str(caught.value)
+
+
+def test_a_batch_too_small_for_the_pipelines_is_no_matter_of_memory() -> None:
+    words = refused(*ONE_LAYER)
+    assert "memory" not in words and "larger parallel.pipeline" not in words, "one layer is one stage"
+    head, *causes = words.splitlines()
+    assert head == "no strategy has a plan:"
+    assert [cause.split(":")[0].strip() for cause in causes] == ["holmes", "megatron", "flashflex, auto"]
+    assert "Raise model.num_layers to at least 2" in causes[0] and causes[0].count("holmes") == 1
+    assert "7 micro-batches for 8 pipelines" in causes[1] and "to a multiple of 8" in causes[1]
+    assert "at least 8 pipelines" in causes[2] and "train.global_batch_size to at least 8" in causes[2]
+    assert plan(compose([MIXED, *ONE_LAYER, "train.global_batch_size=8"]), mode="slurm").global_batch_size == 8
+
+
+@pytest.mark.parametrize("overrides", [
+    ("parallel=flashflex", *ONE_LAYER),
+    ("parallel=megatron", *ONE_LAYER),
+    ("parallel=holmes", *ONE_LAYER),
+])
+def test_one_strategy_gives_its_cause_alone(overrides: tuple[str, ...]) -> None:
+    words = refused(*overrides)
+    assert "\n" not in words and "memory" not in words
+
+
+def test_memory_is_named_where_it_is_the_cause_with_what_was_asked() -> None:
+    words = refused("parallel=flashflex", "model=gpt_145_6b", "parallel.tensor=2")
+    assert words.startswith("memory: ") and "with parallel.tensor=2." in words
+    assert "smaller parallel.micro_batch_size" not in words, "of one sample it cannot be smaller"
+
+
+def test_degrees_that_fill_no_nodes_are_named_and_unset_ones_are_not() -> None:
+    words = refused("parallel=flashflex", "parallel.pipeline=3", "parallel.data=1")
+    assert "parallel.pipeline=3, parallel.data=1" in words and "parallel.tensor" not in words
+    assert "memory" not in words
