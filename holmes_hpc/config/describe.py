@@ -13,6 +13,8 @@ from omegaconf import DictConfig, ListConfig
 
 from holmes_hpc.registry import ALL
 
+NOT_RUN = " (not yet run by this version)"
+
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
@@ -71,7 +73,8 @@ def valid_words(limits: Mapping[str, Any]) -> tuple[str, ...]:
 def _limits(setting: Setting) -> str:
     limits = setting.metadata
     if "valid" in limits:
-        return f"one of {listed(valid_words(limits))}"
+        not_run = limits.get("not_run", ())
+        return f"one of {listed(f'{word}{NOT_RUN}' if word in not_run else word for word in valid_words(limits))}"
     text = _kind_in_words(setting.kind)
     if "above" in limits:
         text += f" above {limits['above']:g}"

@@ -1,7 +1,8 @@
 """The typed schema of every Hydra group.
 
 A field's metadata carries what its type cannot say: `help` (one line), `minimum`, `maximum`, `above` (exclusive
-lower bound), `valid` (the values that a word may take) and `added` (the registry of what plug-ins add to them).
+lower bound), `valid` (the values that a word may take), `not_run` (those of them that can be planned and not yet run)
+and `added` (the registry of what plug-ins add to them).
 `config.check` applies them and names the path.
 """
 
@@ -142,9 +143,10 @@ class Parallel:
     bucket_mib: float | None = setting(None, "2^20 bytes of float32 gradients that are summed at a time; default: 2 on "
                                              "CPUs, 64 on GPUs", above=0)
     turns: bool | None = setting(None, "pipelines of a node take turns on its slow NIC")
-    two_level: bool | None = setting(None, "collectives inside the fabric first, then across")
+    two_level: bool | None = setting(None, "gradients of owners in several fabrics are summed inside each first, "
+                                             "then across; null: true, and parallel=megatron always in one level")
     cross_fabric_dtype: str | None = setting(None, "type of gradients on the wire between fabrics",
-                                             valid=("float32", "bfloat16"))
+                                             valid=("float32", "bfloat16"), not_run=("bfloat16",))
     recompute: str = setting("auto", "activation recomputation; auto: none, unless it makes a faster plan fit",
                              valid=("auto", "none", "selective", "full"))
     leave_nodes_out: bool = setting(False, "strategy auto: leave out nodes that slow the others down")

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.planner.sums import sums_in_words
 from holmes_hpc.values import Pipeline, Plan, Prediction
 from holmes_hpc.words import counted
 
@@ -24,6 +25,7 @@ _SECONDS_DIGITS = 3
 def render(plan: Plan, cluster: ClusterDescription) -> RenderableType:
     """Return the plan as tables: fabrics, pipelines, groups, prediction, rejected alternatives."""
     parts: list[RenderableType] = [_headline(plan), _fabrics(plan, cluster), _pipelines(plan), _groups(plan)]
+    parts += [Text(line) for line in sums_in_words(plan)]
     if plan.rejected:
         parts.append(_rejected(plan))
     notes = [*_place_names(plan), *plan.notes]

@@ -78,7 +78,8 @@ def _stage_counts(task: Task, widths: Sequence[int]) -> list[tuple[int, ...]]:
     if settings.pipeline is not None and settings.pipeline < len(widths):
         raise PlanRefusedError(
             f"holmes: parallel.pipeline={settings.pipeline} on {len(widths)} fabrics: every fabric holds at least one "
-            f"stage. Set parallel.pipeline to at least {len(widths)}, or parallel=megatron.")
+            f"stage. Set parallel.pipeline to at least {len(widths)}, or for data parallelism across fabrics "
+            "parallel=auto, flashflex or megatron.")
     if len(widths) > layers:
         raise PlanRefusedError(f"holmes: {len(widths)} fabrics need at least as many layers, and the model has "
                                f"{layers}. Raise model.num_layers to at least {len(widths)}.")
