@@ -15,6 +15,7 @@ from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.emulation.network import EmulatedNetwork, emulated_network
 from holmes_hpc.emulation.world import World, WorldContext, start_world
 from holmes_hpc.errors import HolmesError
+from holmes_hpc.launch.ended import RESERVE, RESERVED_BYTES, clear_ended, with_way_on
 from holmes_hpc.launch.failure import FailureReport
 from holmes_hpc.launch.progress import Reporter, make_reporter
 from holmes_hpc.launch.settings import RankSettings
@@ -25,8 +26,6 @@ from holmes_hpc.values import Plan
 LOG = logging.getLogger(__name__)
 
 INTERRUPTED = 130
-RESERVE, RESERVED_BYTES = ".reserve", 16384
-"""A file that keeps space for the result until the run has ended."""
 POLL_SECONDS = 0.1
 
 
@@ -55,15 +54,13 @@ def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFo
         except InterruptedRunError as interruption:
             if world is not None:
                 world.kill()
-            _write_end(folder, "failed", f"interrupted by {interruption}", emulated=network is not None)
-            LOG.warning("interrupted by %s; the run is ended, its folder is %s", interruption, folder.path)
+            ended = _write_end(folder, "failed", f"interrupted by {interruption}", emulated=network is not None)
+            LOG.warning("%s; the run is ended, its folder is %s", ended, folder.path)
             return INTERRUPTED
     if status == 0:
         _write_end(folder, "completed", None, emulated=network is not None)
         return 0
-    message = failure.message()
-    _write_end(folder, "failed", message, emulated=network is not None)
-    LOG.error("%s", message)
+    LOG.error("%s", _write_end(folder, "failed", failure.message(), emulated=network is not None))
     return 1
 
 
@@ -115,13 +112,19 @@ def _handle(event: dict[str, Any], world: World, folder: RunFolder, reporter: Re
         failure.add(event)
 
 
-def _write_end(folder: RunFolder, status: str, error: str | None, *, emulated: bool) -> None:
-    """Write the result into the space that was kept for it, so that a full disk cannot hide how the run ended."""
-    (folder.path / RESERVE).unlink(missing_ok=True)
+def _write_end(folder: RunFolder, status: str, error: str | None, *, emulated: bool) -> str | None:
+    """Write the result into the space that was kept for it, so that a full disk cannot hide how the run ended.
+
+    All processes of the run are gone. Return the error, and with it how to go on.
+    """
+    clear_ended(folder)
+    if error is not None:
+        error = with_way_on(folder, error)
     try:
         write_result(folder, status=status, error=error, emulated=emulated)
     except HolmesError as refused:
         LOG.error("the result was not written: %s", refused)
+    return error
 
 
 @contextmanager

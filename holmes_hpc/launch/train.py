@@ -17,6 +17,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.data.before import check_data_files
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.launch.ended import settle_ended
 from holmes_hpc.launch.here import run_here
 from holmes_hpc.launch.in_allocation import run_as_rank, run_in_allocation
 from holmes_hpc.launch.job_plan import plan_for_job
@@ -99,7 +100,7 @@ def run_name(config: Any) -> str:
 def make_folder(config: Any, chosen: Plan) -> RunFolder:
     """Make the run folder with its configuration and plan; where that fails, nothing of it stays."""
     base = Path(config.run.folder)
-    heal(base)
+    heal(base, settle_ended)
     return RunFolder.create(base, run_name(config), {"config.yaml": OmegaConf.to_yaml(config),
                                                      "plan.json": chosen.to_json()})
 
