@@ -139,8 +139,8 @@ def test_wrong_paths_and_other_models_are_refused_before_the_start(saved: Finish
 def test_another_optimizer_is_refused_and_other_settings_are_said(saved: Finished, tmp_path: Path) -> None:
     resume = f"train.resume={checkpoint(saved, SAVED_AT)}"
     refused = run(tmp_path, "train", [*ONE, *COMMON, resume, "optimizer=sgd"])
-    assert refused.status == 1
-    assert "it holds the state of the optimizer adamw, and optimizer.name=sgd" in refused.stderr
+    assert (refused.status, refused.folder) == (2, None)
+    assert "it holds the state of the optimizer adamw, and optimizer.name=sgd; set optimizer=adamw" in refused.stderr
     changed = train(tmp_path, [*ONE, *COMMON, resume, "train.seed=7", "train.steps=8"])
     assert "train.seed was 1234 and is 7" in changed.stderr
     assert "train.steps was 16 and is 8" in changed.stderr
