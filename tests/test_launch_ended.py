@@ -58,7 +58,8 @@ def dead_pid() -> int:
     return process.pid
 
 
-def test_the_next_start_clears_dead_runs_and_no_others_and_says_how_to_go_on(tmp_path: Path, dead_pid: int) -> None:
+def test_the_next_start_clears_dead_runs_and_no_others_and_says_how_to_go_on(
+        tmp_path: Path, dead_pid: int, monkeypatch: pytest.MonkeyPatch) -> None:
     me, start = os.getpid(), process_start(os.getpid())
     jobs: dict[str, dict[str, Any]] = {
         "dead": {"main_pid": dead_pid, "main_start": 1},
@@ -69,11 +70,12 @@ def test_the_next_start_clears_dead_runs_and_no_others_and_says_how_to_go_on(tmp
     folders = {name: run_folder(tmp_path, name) for name in jobs}
     for name, job in jobs.items():
         write_json_atomic(folders[name].job_path, {"host": socket.gethostname(), "emulated": False, **job})
-    assert [folder.name for folder in heal(tmp_path, settle_ended)] == ["dead"]
+    monkeypatch.chdir(tmp_path)
+    assert [folder.name for folder in heal(Path(), settle_ended)] == ["dead"]
     assert names(folders["dead"]) == TIDY
     assert error_of(folders["dead"]).endswith(
-        "the run's processes ended with it; its newest checkpoint is that of step 2: go on after it by the same "
-        f"command with train.resume={folders['dead'].path}")
+        "the run's processes ended with it; its newest checkpoint is that of step 2: go on after it with the same "
+        f"settings and train.resume={folders['dead'].path}")
     for name in ("alive", "elsewhere", "slurm"):
         assert names(folders[name]) == LEFT, name
 
@@ -96,8 +98,8 @@ def test_a_run_with_a_rank_that_still_ends_is_left_alone(tmp_path: Path, dead_pi
 
 
 @pytest.mark.parametrize(("resume", "begins"), [
-    ("auto", "so the same command begins anew at step 1"),
-    ("/data/old", "so the same command begins once more after the checkpoint of train.resume=/data/old"),
+    ("auto", "so a new start begins anew at step 1"),
+    ("/data/old", "so a new start begins once more after the checkpoint of train.resume=/data/old"),
 ])
 def test_without_a_whole_checkpoint_it_is_said_where_the_run_begins(tmp_path: Path, resume: str, begins: str) -> None:
     folder = RunFolder.create(tmp_path, "new", {"config.yaml": f"train: {{resume: {resume}}}\n"})
@@ -110,7 +112,7 @@ def test_nothing_is_said_where_nothing_was_done_or_all_was_saved(tmp_path: Path)
     assert with_way_on(folder, "no memory") == "no memory"
     folder.append_metrics({"step": 1, "loss": 2.0})
     assert with_way_on(folder, "no memory") == (
-        "no memory; its folder holds no complete checkpoint, so the same command begins anew at step 1")
+        "no memory; its folder holds no complete checkpoint, so a new start begins anew at step 1")
     last = make_checkpoint(folder.checkpoints / "step-000008", 8, {"settings": {"train.steps": 8}})
     assert how_to_go_on(folder) == f"its last step is done and saved: {last}"
 
@@ -145,5 +147,5 @@ def test_the_command_clears_away_what_its_ranks_left(tmp_path: Path, monkeypatch
     bound = bind(chosen, {place.slot: place.slot.replace("/", "-") for place in chosen.ranks})
     assert here.run_here(bound, config, ClusterDescription.from_config(config.cluster), folder, "local") == status
     assert names(folder) == TIDY
-    assert error_of(folder) == (f"{said}; its newest checkpoint is that of step 2: go on after it by the same command "
-                                f"with train.resume={folder.path}")
+    assert error_of(folder) == (f"{said}; its newest checkpoint is that of step 2: go on after it with the same "
+                                f"settings and train.resume={folder.path}")

@@ -42,16 +42,16 @@ def clear_ended(folder: RunFolder) -> None:
 
 
 def how_to_go_on(folder: RunFolder) -> str:
-    """Return which command takes a run up that ended early: from its newest checkpoint, or else anew."""
+    """Return how to take a run up that ended early: from its newest checkpoint, or else anew."""
     found = _newest_whole(folder)
     if found is None:
         before = _resumed_from(folder)
         where = "anew at step 1" if before is None else f"once more after the checkpoint of train.resume={before}"
-        return f"its folder holds no complete checkpoint, so the same command begins {where}"
+        return f"its folder holds no complete checkpoint, so a new start begins {where}"
     if found.step >= found.extra.get("settings", {}).get("train.steps", float("inf")):
         return f"its last step is done and saved: {folder.checkpoints / f'step-{found.step:06d}'}"
-    return (f"its newest checkpoint is that of step {found.step}: go on after it by the same command with "
-            f"{shlex.quote(f'train.resume={folder.path}')}")
+    return (f"its newest checkpoint is that of step {found.step}: go on after it with the same settings and "
+            f"{shlex.quote(f'train.resume={folder.path.absolute()}')}")
 
 
 def with_way_on(folder: RunFolder, error: str) -> str:
