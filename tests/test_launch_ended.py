@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,16 @@ class _World:
         assert names(self._folder) == LEFT, "cleared away while ranks lived"
 
 
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """What an interruption leaves as it is until the process ends is put back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize(("interrupted", "status", "said"), [
     (False, 1, "rank 3 is gone"), (True, 130, "interrupted by SIGTERM")])
 def test_the_command_clears_away_what_its_ranks_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
