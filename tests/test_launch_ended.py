@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 
+from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.config.compose import compose
+from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch import here
 from holmes_hpc.launch.ended import RESERVE, how_to_go_on, settle_ended, with_way_on
 from holmes_hpc.launch.failure import FailureReport
+from holmes_hpc.launch.train import settle_resume
 from holmes_hpc.planner import bind, plan
 from holmes_hpc.runs import RunFolder, heal, read_result
 from holmes_hpc.runs.files import write_json_atomic
@@ -79,6 +82,22 @@ def test_the_next_start_clears_dead_runs_and_no_others_and_says_how_to_go_on(
         f"settings and train.resume={folders['dead'].path}")
     for name in ("alive", "elsewhere", "slurm"):
         assert names(folders[name]) == LEFT, name
+
+
+def test_a_dead_run_is_settled_before_its_checkpoints_are_looked_at(tmp_path: Path, dead_pid: int) -> None:
+    folder = RunFolder.create(tmp_path, "dead")
+    write_json_atomic(folder.job_path, {"host": socket.gethostname(), "emulated": False, "main_pid": dead_pid,
+                                        "main_start": 1})
+    config = compose(["+cluster=laptop", f"run.folder={tmp_path}", f"train.resume={folder.path}", "train.steps=50"])
+    shapes = {info.name: info.shape for info in Architecture.from_config(config.model).parameters()}
+    make_checkpoint(folder.checkpoints / ".step-000002.a.partial", 2, shapes=shapes)
+    config.launch.dry_run = True
+    with pytest.raises(ConfigurationError, match="no checkpoint lies there"):
+        settle_resume(config)
+    assert read_result(folder) is None, "a dry run changes nothing"
+    config.launch.dry_run = False
+    settle_resume(config)
+    assert [path.name for path in folder.checkpoints.iterdir()] == ["step-000002"]
 
 
 def test_a_run_with_a_rank_that_still_ends_is_left_alone(tmp_path: Path, dead_pid: int) -> None:
