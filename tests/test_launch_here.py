@@ -20,7 +20,6 @@ from holmes_hpc.planner import bind, plan
 from holmes_hpc.runs import RunFolder, read_result
 from tests.runs_for_tests import ROOT
 
-
 ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
