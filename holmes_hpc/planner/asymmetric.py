@@ -84,6 +84,16 @@ class Space:
         layer = self.pricing.layer_gradient_bytes()
         return [layer * self.pricing.sync_seconds_a_byte((kind,), (len(kind.nodes),)) for kind in self.kinds]
 
+    @cached_property
+    def _table_by_kind(self) -> list[float]:
+        size = self.pricing.table_gradient_bytes()
+        return [size * self.pricing.sync_seconds_a_byte((kind,), (len(kind.nodes),)) for kind in self.kinds]
+
+    @cached_property
+    def is_tied(self) -> bool:
+        """Whether the first and the last stage hold one table."""
+        return self.pricing.tied_gradient_bytes() > 0
+
     def sync_seconds(self, template: Template, *, across: bool) -> float:
         """Return about how long the gradients of a template's stages are summed, if all pipelines are alike.
 
@@ -95,9 +105,15 @@ class Space:
             seconds = max(seconds, most * self._layer_sync_seconds[kind] - hidden)
             hidden += BACKWARD_SHARE * template.work * count / template.depth
             first += count
-        if not across:
-            return seconds
-        return seconds + self._across_seconds
+        return seconds + (self._across_seconds if across else self._table_seconds(template))
+
+    def _table_seconds(self, template: Template) -> float:
+        """Return how long the token table's gradient is summed inside the fabrics of a template's ends, last of all.
+
+        Between fabrics it is counted into the template's hops.
+        """
+        kinds = {template.segments[0][0], template.segments[-1][0]} if self.is_tied else {template.segments[0][0]}
+        return max(self._table_by_kind[kind] for kind in kinds)
 
     def placed_seconds(self, fleet: Fleet, size: int, *, together: bool) -> float:
         """Return about how long a step takes with the stages placed as `placement.place` does."""
@@ -126,7 +142,7 @@ class Space:
                 first += n
         if len(fleet.pipelines) == 1:
             return longest
-        return longest + sync + (0.0 if like else self._across_seconds)
+        return longest + sync + (max(map(self._table_seconds, copies)) if like else self._across_seconds)
 
     def _stages_in_node(self, k: int, tensor: int, stages: int, copies: int, together: bool) -> float:
         """Return how many stages of a segment are in a node, scaled so that a border has its part of them."""
@@ -136,7 +152,7 @@ class Space:
     @cached_property
     def _across_seconds(self) -> float:
         counts = tuple(len(kind.nodes) for kind in self.kinds)
-        whole = self.num_layers * self.pricing.layer_gradient_bytes()
+        whole = self.num_layers * self.pricing.layer_gradient_bytes() + self.pricing.table_gradient_bytes()
         return whole * self.pricing.sync_seconds_a_byte(self.kinds, counts)
 
     def spans(self, template: Template) -> frozenset[str]:
@@ -252,7 +268,8 @@ def _mesh_proposals(space: Space, strategy: str, best: float) -> Iterator[Propos
     task = space.task
     found: list[tuple[Mesh, int]] = []
     may_idle = task.settings.leave_nodes_out
-    known = enumerate_meshes(space.kinds, space.degrees, space.num_layers, may_idle=may_idle)
+    known = enumerate_meshes(space.kinds, space.degrees, space.num_layers, may_idle=may_idle,
+                             wrap=space.is_tied)
     for size in micro_batch_sizes_of(task):
         microbatches = task.settings.global_batch_size // size
         if space.work_bound(size, microbatches) > best:
