@@ -1,8 +1,8 @@
 """Meshes: stages that all pipelines share, with a width and a tensor-parallel degree of each stage's own.
 
 A stage of few wide tensor-parallel groups may serve the pipelines of many narrow ones: two GPUs as one group of two
-before two single ones make two pipelines. Over a step a stage of width w is busy for its share, 1 / w, of all
-micro-batches.
+before two single ones make two pipelines. Over a step a group of a stage of width w is busy for its share, 1 / w, of
+all micro-batches.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def _price(pricing: StagePricing, kinds: Sequence[Kind], meshes: Sequence[tuple[
     table = StageTable(pricing, kinds, size)
     rows = numpy.array([_rows(table, mesh) for mesh in meshes])
     widths = numpy.array([[width for _, _, width in mesh] for mesh in meshes], dtype=float)
-    layer, end = rows[:, :, 0] / widths, rows[:, :, 1] / widths
+    # Of its stage's micro-batches the busiest group has as many whole ones as come out.
+    share = numpy.ceil(microbatches / widths) / microbatches
+    layer, end = rows[:, :, 0] * share, rows[:, :, 1] * share
     in_flight = numpy.array([_in_flight(mesh, microbatches) for mesh in meshes], dtype=float)
     caps = numpy.clip(room(rows, widths, in_flight), 0, num_layers)
     layers, good = cut_layers(layer, end, caps, num_layers)
@@ -92,7 +94,8 @@ def _seconds(pricing: StagePricing, kinds: Sequence[Kind], mesh: tuple[MeshStage
             lanes = min(_nodes(kinds[k], t, w), _nodes(kinds[other], u, v))
             hops += 2 * max(hop.seconds, max(t, u) * hop.node_seconds)
             period = max(period, max(t, u) * hop.node_seconds / lanes)
-    alone = [seconds * width for seconds, (_, _, width) in zip(busy, mesh, strict=True)]
+    alone = [seconds * microbatches / -(-microbatches // width) for seconds, (_, _, width) in
+             zip(busy, mesh, strict=True)]
     layer_bytes = pricing.layer_gradient_bytes()
     # Gradients of later stages are summed while the first ones are still in their last backward.
     hidden = 0.0

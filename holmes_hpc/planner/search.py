@@ -17,8 +17,8 @@ from holmes_hpc.planner.priced import Priced, exceeds_memory, make_layout, price
 from holmes_hpc.planner.proposals import Proposal
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.strategies import degrees_of, names, propose_by, with_defaults
-from holmes_hpc.planner.work import Work, layout_units
-from holmes_hpc.values import Rejected
+from holmes_hpc.planner.work import Allowance, Work, layout_units
+from holmes_hpc.values import Pipeline, Rejected
 from holmes_hpc.words import counted
 
 MOST_REJECTED = 10
@@ -27,6 +27,8 @@ _MOST_SIMULATED_OF_ALL = 40
 """Layouts of the search for unlike pipelines that are simulated."""
 _MOST_DEAR = 6
 """Layouts that are passed over because they cost more than what is left."""
+_NEAR_DEAR = 1.03
+"""Over the best estimate, up to which a cheaper layout is simulated before one that costs all that is left."""
 _WARMUP_FINALISTS = 8
 _WARMUP_SHARE = 0.5
 """Of the work, kept back for extra warm-up: across slow links it can turn the order of layouts."""
@@ -126,8 +128,10 @@ def _price_best(task: Task, proposals: Sequence[Proposal], work: Work, most: int
     kept_back = _WARMUP_SHARE * allowance.units if warms_up else 0.0
     priced: list[Priced] = []
     seen: set[tuple[object, ...]] = set()
-    dear = 0
+    dear: list[tuple[Proposal, tuple[Pipeline, ...]]] = []
     for proposal in ranked:
+        if dear and not priced and proposal.estimate_seconds > _NEAR_DEAR * dear[0][0].estimate_seconds:
+            break
         if len(priced) >= most or (priced and (allowance.units <= kept_back or (ranked[0].fits and not proposal.fits))):
             break
         try:
@@ -143,16 +147,16 @@ def _price_best(task: Task, proposals: Sequence[Proposal], work: Work, most: int
             layout = make_layout(proposal.task, proposal.strategy, pipelines, proposal.micro_batch_size, proposal.rules)
         except PlanRefusedError:
             continue
-        if priced and layout_units(proposal.task, layout) > allowance.units - kept_back:
-            dear += 1  # Cheaper ones go before it, as long as they are not far to seek.
-            if dear > _MOST_DEAR:
+        if layout_units(proposal.task, layout) > allowance.units - kept_back:
+            dear.append((proposal, pipelines))  # Cheaper ones go before it, as long as they are not far to seek.
+            if len(dear) > _MOST_DEAR:
                 break
             continue
         if any(each.reason for each in priced) and exceeds_memory(proposal.task, layout):
             continue  # One that does not fit is simulated, for what is said of it; the work is for those that do.
-        priced.append(price_layout(proposal.task, proposal.strategy, proposal.words, pipelines,
-                                   proposal.micro_batch_size, proposal.rules, proposal.chunks,
-                                   allowance=allowance))
+        priced.append(_price(proposal, pipelines, allowance))
+    if dear and not priced:
+        priced.append(_price(*dear[0], allowance))
     if warms_up:
         # Layouts that swap equal fabrics take equally long, and one of them is enough.
         fitting = sorted({round(each.seconds, 12): each for each in reversed(priced) if not each.reason}.values(),
@@ -161,6 +165,11 @@ def _price_best(task: Task, proposals: Sequence[Proposal], work: Work, most: int
             if i == 0 or allowance.units > 0:
                 priced += with_schedules(each, allowance)
     return priced
+
+
+def _price(proposal: Proposal, pipelines: tuple[Pipeline, ...], allowance: Allowance) -> Priced:
+    return price_layout(proposal.task, proposal.strategy, proposal.words, pipelines, proposal.micro_batch_size,
+                        proposal.rules, proposal.chunks, allowance=allowance)
 
 
 def _recomputed(task: Task, name: str, priced: Sequence[Priced], refusals: Sequence[str], work: Work) -> list[Priced]:
