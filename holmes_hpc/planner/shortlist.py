@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.priced import Priced, exceeds_memory, make_layout, price_layout, with_schedules
 from holmes_hpc.planner.proposals import Proposal
+from holmes_hpc.planner.replicas import likeness
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.work import Allowance, layout_units
 from holmes_hpc.values import Pipeline
@@ -27,6 +28,7 @@ def price_best(task: Task, proposals: Sequence[Proposal], allowance: Allowance, 
     kept_back = _WARMUP_SHARE * allowance.units if warms_up else 0.0
     priced: list[Priced] = []
     seen: set[tuple[object, ...]] = set()
+    alike: set[tuple[object, ...]] = set()
     dear: list[tuple[Proposal, tuple[Pipeline, ...]]] = []
     for proposal in ranked:
         if dear and not priced and proposal.estimate_seconds > _NEAR_DEAR * dear[0][0].estimate_seconds:
@@ -46,13 +48,20 @@ def price_best(task: Task, proposals: Sequence[Proposal], allowance: Allowance, 
             layout = make_layout(proposal.task, proposal.strategy, pipelines, proposal.micro_batch_size, proposal.rules)
         except PlanRefusedError:
             continue
-        if layout_units(proposal.task, layout) > allowance.units - kept_back:
+        units = layout_units(proposal.task, layout)
+        if units > allowance.units - kept_back:
             dear.append((proposal, pipelines))  # Cheaper ones go before it, as long as they are not far to seek.
             if len(dear) > _MOST_DEAR:
                 break
             continue
         if any(each.reason for each in priced) and exceeds_memory(proposal.task, layout):
             continue  # One that does not fit is simulated, for what is said of it; the work is for those that do.
+        like = likeness(proposal.task.cluster, pipelines), proposal.micro_batch_size, proposal.rules, key[3]
+        if like in alike:
+            allowance.units -= units  # Other ranks of equal nodes: it takes as long, and counts as if simulated.
+            most -= 1
+            continue
+        alike.add(like)
         priced.append(_price(proposal, pipelines, allowance))
     if dear and not priced:
         priced.append(_price(*dear[0], allowance))
