@@ -118,7 +118,6 @@ class Space:
     def placed_seconds(self, fleet: Fleet, size: int, *, together: bool) -> float:
         """Return about how long a step takes with the stages placed as `placement.place` does."""
         copies = Counter(template for template, _ in fleet.pipelines)
-        like = len({self.spans(template) for template in copies}) == 1
         longest = sync = 0.0
         counts: dict[Template, int] = {}
         for template, count in fleet.pipelines:
@@ -142,7 +141,21 @@ class Space:
                 first += n
         if len(fleet.pipelines) == 1:
             return longest
-        return longest + sync + (max(map(self._table_seconds, copies)) if like else self._across_seconds)
+        return longest + sync + self._crossing_seconds(copies) + max(map(self._table_seconds, copies))
+
+    def _crossing_seconds(self, templates: Iterable[Template]) -> float:
+        """Return how long the gradients of the layers are summed that pipelines hold in unlike fabrics."""
+        held: list[set[str]] = [set() for _ in range(self.num_layers)]
+        for template in templates:
+            stages = [self.kinds[kind].fabric for kind, _, count in template.segments for _ in range(count)]
+            first = 0
+            for fabric, layers in zip(stages, template.layers, strict=True):
+                for layer in held[first:first + layers]:
+                    layer.add(fabric)
+                first += layers
+        crossing = sum(len(fabrics) > 1 for fabrics in held)
+        table = self.pricing.table_gradient_bytes() if len(held[0]) > 1 else 0.0
+        return (crossing * self.pricing.layer_gradient_bytes() + table) * self._across_seconds_a_byte
 
     def _stages_in_node(self, k: int, tensor: int, stages: int, copies: int, together: bool) -> float:
         """Return how many stages of a segment are in a node, scaled so that a border has its part of them."""
@@ -151,9 +164,12 @@ class Space:
 
     @cached_property
     def _across_seconds(self) -> float:
-        counts = tuple(len(kind.nodes) for kind in self.kinds)
         whole = self.num_layers * self.pricing.layer_gradient_bytes() + self.pricing.table_gradient_bytes()
-        return whole * self.pricing.sync_seconds_a_byte(self.kinds, counts)
+        return whole * self._across_seconds_a_byte
+
+    @cached_property
+    def _across_seconds_a_byte(self) -> float:
+        return self.pricing.sync_seconds_a_byte(self.kinds, tuple(len(kind.nodes) for kind in self.kinds))
 
     def spans(self, template: Template) -> frozenset[str]:
         """Return the fabrics that a template lies in."""
