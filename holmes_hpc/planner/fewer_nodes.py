@@ -11,12 +11,13 @@ import itertools
 from collections.abc import Iterator
 
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.asymmetric import asymmetric_proposals, micro_batch_sizes_of, space_with_degrees
+from holmes_hpc.planner.asymmetric import asymmetric_proposals, micro_batch_sizes_of
 from holmes_hpc.planner.describe import shorten
 from holmes_hpc.planner.kinds import Kind, node_kinds, on_nodes
 from holmes_hpc.planner.priced import Priced
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.shortlist import price_best
+from holmes_hpc.planner.space import space_with_degrees
 from holmes_hpc.planner.work import Work
 
 _WORTH_TELLING = 0.95
