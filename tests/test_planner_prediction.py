@@ -123,7 +123,7 @@ def test_buckets_divide_traffic_and_follow_the_backward() -> None:
     made = Buckets(task.architecture, layout.pipelines, layout.groups, NetworkCost(task.machine), Exchange(), 2)
     reduction = max(layout.reductions, key=lambda each: len(each.owns))
     buckets = made.reduced(reduction)
-    assert len(buckets) == 32
+    assert len(buckets) == 34
     whole = NetworkCost(task.machine).shard_sum(reduction, layout.groups, 4 * task.architecture.parameter_count())
     assert sum(bucket.traffic.seconds for bucket in buckets) == pytest.approx(whole.seconds, rel=0.01)
     ready = [bucket.stages[0, 0] for bucket in buckets]

@@ -19,8 +19,8 @@ from holmes_hpc.values.buckets import bucket_cuts
 from holmes_hpc.values.owned import Owned
 
 _GRADIENT_BYTES = 4
-_MOST_BUCKETS = 32
-"""About so many buckets of a reduction are simulated; more of them are taken together."""
+_MOST_BUCKETS = 34
+"""Buckets of a reduction that are simulated; of more, those of one size are taken together (the last three are not)."""
 
 
 class Overlap(Protocol):
@@ -74,7 +74,7 @@ class Buckets:
         for entry in reversed(reduction.owns):
             total += element_count(self.architecture, (entry,))
             ends.append((Owned.parse(entry).unit, total))
-        size = max(round(self.overlap.bucket_mib * 2**20 / _GRADIENT_BYTES), -(-total // _MOST_BUCKETS), 1)
+        size = max(round(self.overlap.bucket_mib * 2**20 / _GRADIENT_BYTES), -(-total // (_MOST_BUCKETS - 2)), 1)
         starts = [0, *(each for _, each in ends)]
         cut = []
         for begin, end in pairwise(bucket_cuts(total, size)):
