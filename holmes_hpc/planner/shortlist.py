@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.bounds import least_seconds
 from holmes_hpc.planner.priced import Priced, exceeds_memory, make_layout, price_layout, with_schedules
 from holmes_hpc.planner.proposals import Proposal
 from holmes_hpc.planner.replicas import likeness
@@ -17,6 +18,8 @@ _MOST_DEAR = 6
 _NEAR_DEAR = 1.03
 """Over the best estimate, up to which a cheaper layout is simulated before one that costs all that is left."""
 _WARMUP_FINALISTS = 8
+_COMPUTE_PART = 0.1
+"""Of a layout's compute bound, added to its step; a large part would forget the messages, most of a small model's step."""
 _WARMUP_SHARE = 0.5
 """Of the work, kept back for extra warm-up: across slow links it can turn the order of layouts."""
 
@@ -68,11 +71,20 @@ def price_best(task: Task, proposals: Sequence[Proposal], allowance: Allowance, 
     if warms_up:
         # Layouts that swap equal fabrics take equally long, and one of them is enough.
         fitting = sorted({round(each.seconds, 12): each for each in reversed(priced) if not each.reason}.values(),
-                         key=lambda each: each.seconds)
+                         key=_hope)
         for i, each in enumerate(fitting[:_WARMUP_FINALISTS]):
             if i == 0 or allowance.units > 0:
                 priced += with_schedules(each, allowance)
     return priced
+
+
+def _hope(priced: Priced) -> float:
+    """Return what orders layouts for other schedules: their step, and a part of what compute alone would take.
+
+    The first schedule waits where later ones do not, so that its step alone says little of what they can reach.
+    """
+    least = least_seconds(priced.task, priced.layout.pipelines, priced.layout.micro_batch_size)
+    return priced.seconds + _COMPUTE_PART * least
 
 
 def _price(proposal: Proposal, pipelines: tuple[Pipeline, ...], allowance: Allowance) -> Priced:
