@@ -19,7 +19,7 @@ _NEAR_DEAR = 1.03
 """Over the best estimate, up to which a cheaper layout is simulated before one that costs all that is left."""
 _WARMUP_FINALISTS = 8
 _COMPUTE_PART = 0.1
-"""Of a layout's compute bound, added to its step; a large part would forget the messages, most of a small model's step."""
+"""Of a layout's compute bound, added to its step; a large part would forget the messages of small models."""
 _WARMUP_SHARE = 0.5
 """Of the work, kept back for extra warm-up: across slow links it can turn the order of layouts."""
 
