@@ -29,6 +29,9 @@ BASELINE = "megatron"
 """Bars say how much faster they are than the fastest run of this strategy in their panel."""
 
 DPI = 160
+MOST_BARS, MOST_LINES = 24, 12
+"""Bars of throughput and lines of loss that one picture holds so that they are read."""
+_MOST_LINES_WITH_LEGEND_INSIDE = 4
 
 ROUND_STEPS = [1, 2, 5, 10]
 """Distances between ticks, up to a power of ten."""
@@ -40,6 +43,31 @@ MACHINES = {
     "real": "real hardware",
 }
 """The column `machine` in the words of titles."""
+
+
+def fastest_rows(table: pd.DataFrame, most: int = MOST_BARS) -> pd.DataFrame:
+    """Return at most so many rows of `runs` (or `grouped`), in the order of the table: the fastest of every panel.
+
+    The fastest of the baseline, which the others of a panel are measured by, is among them.
+    """
+    if len(table) <= most:
+        return table
+    order = table.assign(
+        later=table["strategy"].ne(BASELINE) if "strategy" in table else True,
+        rate=-table["tokens_per_second"].fillna(0.0),
+    )
+    panels = order.groupby(COMPARABLE, dropna=False, sort=False)
+    place = panels["rate"].rank(method="first")
+    leading = order[~order["later"]].groupby(COMPARABLE, dropna=False, sort=False)["rate"].idxmin()
+    place[leading.dropna()] = 0
+    return table.loc[place.sort_values(kind="stable").index[:most].sort_values()]
+
+
+def lowest_losses(steps: pd.DataFrame, most: int = MOST_LINES) -> pd.DataFrame:
+    """Return the steps of at most so many runs: of those whose last loss is lowest."""
+    last = steps.dropna(subset=["loss"]).groupby("run", sort=False)["loss"].last()
+    kept = set(last.nsmallest(most).index)
+    return steps if len(last) <= most else steps[steps["run"].isin(kept)]
 
 
 def throughput_picture(table: pd.DataFrame, path: Path, by: str | None = None) -> None:
@@ -124,7 +152,10 @@ def loss_picture(steps: pd.DataFrame, path: Path) -> None:
                 label="validation loss",
             )
         )
-    axes.legend(handles=handles, frameon=False, fontsize=9, loc="upper right")
+    if len(names) <= _MOST_LINES_WITH_LEGEND_INSIDE:
+        axes.legend(handles=handles, frameon=False, fontsize=9, loc="upper right")
+    else:
+        figure.legend(handles=handles, frameon=False, fontsize=9, loc="outside lower left", ncols=2)
     axes.set_xlabel("step", color=INK)
     axes.set_ylabel("loss, nats per token", color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=ROUND_STEPS))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,23 @@ from omegaconf.errors import OmegaConfBaseException
 from analysis import words
 from analysis.pictures import MACHINES
 from analysis.reading import Run
-from analysis.timeline import Panel, draw_timelines
+from analysis.timeline import MOST_RANKS, STEP_END, Panel, draw_timelines, evenly
 from holmes_hpc.errors import HolmesError
+from holmes_hpc.planner.describe import seconds_words
 from holmes_hpc.planner.explain.restore import restore
 from holmes_hpc.planner.explain.retrace import Trace, retrace
 from holmes_hpc.planner.layouts import Layout
+from holmes_hpc.planner.predict import step_collectives
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.traffic import resource_words
-from holmes_hpc.values import ActionKind, Pipeline, Plan
+from holmes_hpc.values import ActionKind, Plan
 
-MOST_RANKS = 32
 MOST_LINKS = 12
 _TITLE_WIDTH, _SEPARATOR = 110, " \N{MIDDLE DOT} "
 _MOST_ACTIONS = 6_000
 """More boxes than this nobody tells apart: longer steps are shortened."""
+_TOLD_APART = 1000
+"""Times that differ by less than this part of a step look the same."""
 _UNSEEN = (ActionKind.TAKE_TURN, ActionKind.PASS_TURN)
 
 
@@ -59,40 +63,64 @@ def run_panel(run: Run, measured_on: str) -> Panel | None:
 def predicted_panel(config: Any, plan: Plan, mode: str | None = None, *, name: str = "", scaled: bool = False) -> Panel:
     """Return the simulated step of a plan. With `scaled` it takes as long as the plan says, if it is whole."""
     task, layout = restore(config, plan, mode)
-    drawn = _some_pipelines(layout)
     trace = retrace(task, layout, plan.schedule, _MOST_ACTIONS)
-    stretch = plan.predicted.step_seconds / trace.step_seconds if scaled and not trace.shortened else 1.0
-    rows = _rows(plan, trace, drawn, stretch)
+    whole = trace.step_seconds + step_collectives(task, layout.groups[0])
+    stretch = plan.predicted.step_seconds / whole if scaled and not trace.shortened else 1.0
+    drawn = _timelines(plan, layout, trace)
+    rows = _rows(plan, trace, drawn, whole, stretch)
     busy = _busy_seconds(trace)
-    parts = [_title(plan, trace, rows, name or str(config.cluster.name))]
+    parts = [_title(plan, trace, drawn, name or str(config.cluster.name))]
     if len(busy) > MOST_LINKS:
         parts.append(f"the {MOST_LINKS} busiest of {len(busy)} links")
     return Panel(rows, _wrapped(parts), _links(task, trace, busy, stretch))
 
 
-def _some_pipelines(layout: Layout) -> set[int]:
-    """Return the ranks of as many whole pipelines as a picture holds, at least of one."""
-    drawn: set[int] = set()
+def _timelines(plan: Plan, layout: Layout, trace: Trace) -> dict[int, int]:
+    """Return the ranks to draw, and for how many each stands: one for each timeline that can be told apart.
+
+    Of a tensor group it is one that does what most of its ranks do. As many pipelines are drawn as there is room for;
+    of one that is too deep, stages at even distances.
+    """
+    timeline = _by_rank(trace)
+    found: dict[Hashable, tuple[int, int]] = {}
+    done: set[int] = set()
     for pipeline in layout.pipelines:
-        ranks = _ranks(pipeline)
-        if drawn and len(drawn | ranks) > MOST_RANKS:
+        more = dict(found)
+        for stage in pipeline.stages:
+            members = [rank for rank in stage.ranks if rank in timeline and rank not in done]
+            done.update(members)
+            for most, _ in Counter(timeline[rank] for rank in members).most_common(1):
+                key = plan.ranks[members[0]].fabric, most
+                rank, count = more.get(key, (next(r for r in members if timeline[r] == most), 0))
+                more[key] = rank, count + sum(trace.stands_for[member] for member in members)
+        if found and len(more) > MOST_RANKS:
             break
-        drawn |= ranks
-    return drawn
+        found = more
+    kept = dict(sorted(found.values()))
+    return {rank: kept[rank] for rank in evenly(list(kept), MOST_RANKS)}
 
 
-def _ranks(pipeline: Pipeline) -> set[int]:
-    return {rank for stage in pipeline.stages for rank in stage.ranks}
-
-
-def _rows(plan: Plan, trace: Trace, drawn: set[int], stretch: float) -> pd.DataFrame:
-    records = []
+def _by_rank(trace: Trace) -> dict[int, Hashable]:
+    """Return what can be seen of every traced rank: its actions, with times as fine as a picture shows them."""
+    seen: dict[int, list[Hashable]] = {}
     for rank, action, start, end in trace.records:
-        if rank in drawn and end > start and action.kind not in _UNSEEN:
-            place = plan.ranks[rank]
-            records.append({"rank": rank, "node": place.node or place.slot, "fabric": place.fabric,
-                            "kind": action.kind.value, "stage": action.stage, "microbatch": action.microbatch,
-                            "start": start * stretch, "end": end * stretch})
+        times = (round(time / trace.step_seconds * _TOLD_APART) for time in (start, end))
+        seen.setdefault(rank, []).append((action.kind, action.stage, action.microbatch, *times))
+    return {rank: tuple(actions) for rank, actions in seen.items()}
+
+
+def _rows(plan: Plan, trace: Trace, drawn: Mapping[int, int], whole: float, stretch: float) -> pd.DataFrame:
+    """Return the actions of the ranks to draw, and what all do at the end of a step that takes `whole` seconds."""
+    seen = [(rank, action.kind.value, action.stage, action.microbatch, start, end)
+            for rank, action, start, end in trace.records
+            if rank in drawn and end > start and action.kind not in _UNSEEN]
+    seen += [(rank, STEP_END, -1, -1, trace.step_seconds, whole) for rank in drawn]
+    records = []
+    for rank, kind, stage, microbatch, start, end in seen:
+        place = plan.ranks[rank]
+        records.append({"rank": rank, "node": place.node or place.slot, "fabric": place.fabric, "kind": kind,
+                        "stage": stage, "microbatch": microbatch, "start": start * stretch, "end": end * stretch,
+                        "stands_for": drawn[rank]})
     return pd.DataFrame(records)
 
 
@@ -117,17 +145,16 @@ def _links(task: Task, trace: Trace, busy: Mapping[tuple[str, str], float], stre
     return pd.DataFrame(rows, columns=["link", "kind", "start", "end"])
 
 
-def _title(plan: Plan, trace: Trace, rows: pd.DataFrame, name: str) -> str:
+def _title(plan: Plan, trace: Trace, drawn: Mapping[int, int], name: str) -> str:
     record = dataclasses.asdict(plan)
     machine = {"described": "the cluster as described"}.get(plan.predicted.machine) or MACHINES[plan.predicted.machine]
     parts = [name, f"{plan.strategy} {words.layout(record)}", words.schedule(record),
-             f"predicted, {machine}: {plan.predicted.step_seconds:.3g} s a step"]
+             f"predicted, {machine}: {seconds_words(plan.predicted.step_seconds)} a step"]
     if trace.shortened:
         planned = max(pipeline.microbatches for pipeline in plan.pipelines)
-        parts.append(f"{max(trace.microbatches)} of {planned} micro-batches")
-    shown = rows["rank"].nunique()
-    if shown < plan.world_size:
-        parts.append(f"{shown} of {plan.world_size} ranks")
+        parts.append(f"only {max(trace.microbatches)} of {planned} micro-batches drawn")
+    if len(drawn) < plan.world_size:
+        parts.append(f"{len(drawn)} timelines stand for {sum(drawn.values())} of {plan.world_size} ranks")
     return _SEPARATOR.join(parts)
 
 

@@ -13,12 +13,20 @@ from rich.table import Table
 
 Row = dict[str, Any]
 
+MOST_RUNS = 30
+"""Runs that the command prints."""
+MOST_RUNS_WITH_RANKS = 4
+"""Runs whose ranks the command prints."""
 MOST_RANKS = 16
 """Ranks of a run that are printed; `analysis.by_rank` has all."""
 
 
-def print_runs(console: Console, table: pd.DataFrame) -> None:
-    """Print `runs`' table as three: what ran, how fast, and networks, prediction and loss."""
+def print_runs(console: Console, table: pd.DataFrame, most: int | None = None) -> None:
+    """Print `runs`' table as three: what ran, how fast, and networks, prediction and loss.
+
+    `most`: print so many, the newest ones, and say how to see the others; None: all.
+    """
+    whole, table = len(table), _newest(table, most)
     rows = _rows(table)
     numbers = [str(number) for number in range(1, len(rows) + 1)]
     _print(
@@ -76,6 +84,19 @@ def print_runs(console: Console, table: pd.DataFrame) -> None:
             console.print(f"{row['run']} {row['status']}: {row['error']}", markup=False, highlight=False)
 
 
+    if len(rows) < whole:
+        console.print(f"the newest {len(rows)} of {whole} runs; --csv FILE and --json have all, --by COLUMN puts alike "
+                      "ones together, or name fewer", markup=False, highlight=False)
+
+
+def _newest(table: pd.DataFrame, most: int | None) -> pd.DataFrame:
+    """Return the runs that started last, by the time in the names of their folders, in the order of the table."""
+    if most is None or len(table) <= most:
+        return table
+    stamps = table["run"].astype(str).str.rpartition("/")[2]
+    return table.loc[stamps.sort_values(kind="stable").index[-most:].sort_values()]
+
+
 def print_groups(console: Console, table: pd.DataFrame, by: str) -> None:
     """Print `grouped`'s table."""
     rows = _rows(table)
@@ -99,9 +120,18 @@ def print_groups(console: Console, table: pd.DataFrame, by: str) -> None:
     )
 
 
-def print_ranks(console: Console, table: pd.DataFrame) -> None:
-    """Print `by_rank`'s table of the runs that have measured their ranks: those that need most, and stragglers."""
+def print_ranks(console: Console, table: pd.DataFrame, most: int | None = None) -> None:
+    """Print `by_rank`'s table of the runs that have measured their ranks: those that need most, and stragglers.
+
+    `most`: of so many runs, the newest ones, and say so; None: of all.
+    """
     measured = table[table["measured_memory_gib"].notna() | (table["straggler_share"] > 0)]
+    names = measured.drop_duplicates("run")
+    shown_names = set(_newest(names, most)["run"])
+    measured = measured[measured["run"].isin(shown_names)]
+    if len(shown_names) < len(names):
+        console.print(f"ranks of the newest {len(shown_names)} of {len(names)} runs follow; name fewer to choose",
+                      markup=False, highlight=False)
     for run, ranks in measured.groupby("run", sort=False):
         order = ranks.sort_values(["straggler_share", "measured_memory_gib"], ascending=False)
         shown = _rows(order.head(MOST_RANKS).sort_values("rank"))

@@ -26,6 +26,7 @@ from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.paths import unreadable
 from holmes_hpc.planner import render
+from holmes_hpc.program import run_program
 from holmes_hpc.runs.job import without_secrets
 from holmes_hpc.values import Plan
 
@@ -149,4 +150,4 @@ def _exported(console: Console) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program("report", main))

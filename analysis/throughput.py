@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.program import run_program
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 TIMELINE_RUNS = 4
 """How many runs the picture of the timelines holds."""
+ALIKE = ", or --by COLUMN puts alike ones together"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -76,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _report(arguments: argparse.Namespace) -> int:
     from analysis.by_rank import by_rank_table
-    from analysis.printing import print_groups, print_ranks, print_runs
+    from analysis.printing import MOST_RUNS, MOST_RUNS_WITH_RANKS, print_groups, print_ranks, print_runs
     from analysis.reading import read_runs
     from analysis.tables import grouped, runs_table
 
@@ -96,8 +98,8 @@ def _report(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(shown.to_json(orient="records", indent=2, force_ascii=False) + "\n")
     elif groups is None:
-        print_runs(console, table)
-        print_ranks(console, by_rank_table(found))
+        print_runs(console, table, MOST_RUNS)
+        print_ranks(console, by_rank_table(found), MOST_RUNS_WITH_RANKS)
     else:
         print_groups(console, groups, arguments.by)
     if not arguments.no_pictures:
@@ -115,7 +117,7 @@ def draw_pictures(found: list[Run], out: Path, shown: pd.DataFrame | None = None
     `shown` is the table of runs, put together by the column `by` if given; `step` is the one of the timeline. Raises
     ConfigurationError where the folder cannot be written, and for a step that no run recorded.
     """
-    from analysis.pictures import loss_picture, throughput_picture
+    from analysis.pictures import fastest_rows, loss_picture, lowest_losses, throughput_picture
     from analysis.tables import runs_table, steps_table
 
     shown = runs_table(found) if shown is None else shown
@@ -125,9 +127,12 @@ def draw_pictures(found: list[Run], out: Path, shown: pd.DataFrame | None = None
         out.mkdir(parents=True, exist_ok=True)
         lines += _draw_timeline(found, out / "timeline.png", step)
         if len(steps) and len(shown):
-            throughput_picture(shown, out / "throughput.png", by)
-            loss_picture(steps, out / "loss.png")
-            lines += [f"wrote {out / 'throughput.png'}", f"wrote {out / 'loss.png'}"]
+            bars, curves = fastest_rows(shown), lowest_losses(steps)
+            throughput_picture(bars, out / "throughput.png", by)
+            loss_picture(curves, out / "loss.png")
+            lines += [f"wrote {out / 'throughput.png'}{_part('fastest', len(bars), len(shown), '' if by else ALIKE)}",
+                      f"wrote {out / 'loss.png'}"
+                      f"{_part('of lowest loss', curves['run'].nunique(), steps['run'].nunique())}"]
         else:
             lines.append("no step was measured yet: no picture of throughput and loss")
         return lines
@@ -135,6 +140,11 @@ def draw_pictures(found: list[Run], out: Path, shown: pd.DataFrame | None = None
         raise ConfigurationError(
             f"{out}: cannot write pictures there: {error.strerror}; name a folder by --out"
         ) from None
+
+
+def _part(which: str, drawn: int, known: int, further: str = "") -> str:
+    """Say that a picture holds a part of the runs, and how to choose another."""
+    return "" if drawn == known else f" (the {drawn} {which} of {known}; name fewer runs to choose{further})"
 
 
 def common_folder(folders: list[Path]) -> Path:
@@ -185,4 +195,4 @@ def _write_csv(table: pd.DataFrame, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program("throughput", main))

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
@@ -30,6 +31,8 @@ from analysis.pictures import (
     clean,
     new_figure,
 )
+
+Item = TypeVar("Item")
 
 
 class Look(NamedTuple):
@@ -58,9 +61,16 @@ LOOKS = {
 }
 """The kinds of `values.ActionKind`, in legend order; others are drawn as `OTHER`."""
 
+STEP_END = "loss and norm"
+"""The kind of what all ranks do at the end of a predicted step: small sums, and a barrier."""
+LOOKS[STEP_END] = Look("loss, norm, barrier", "#C3C9D0", thin=True)
+
 OTHER = Look("other", "#8A8F98", thin=True)
 
 LANE, THIN_LANE = 0.56, 0.2
+MOST_RANKS = 32
+"""More rows than this are no longer read, and their labels would lie on one another."""
+_MOST_LEGEND_COLUMNS = 8
 
 
 def recorded_steps(actions: pd.DataFrame) -> list[int]:
@@ -102,8 +112,7 @@ def timeline_picture(actions: pd.DataFrame, path: Path, step: int | None = None,
         if wanted in steps:
             if predictions and str(run) in predictions:
                 panels.append(predictions[str(run)])
-            measured = rows[rows["step"] == wanted].reset_index(drop=True)
-            panels.append(Panel(measured, _measured_title(measured)))
+            panels.append(_measured_panel(rows[rows["step"] == wanted]))
     if not panels:
         raise ValueError(
             f"step {step} was not recorded; recorded: {', '.join(map(str, recorded_steps(actions)))}"
@@ -117,7 +126,7 @@ def draw_timelines(panels: Sequence[Panel], path: Path) -> None:
     unit, scale = ("ms", 1000.0) if span < 1.0 else ("s", 1.0)
     heights: list[float] = []
     for panel in panels:
-        heights.append(0.5 + 0.43 * min(panel.rows["rank"].nunique(), 32))
+        heights.append(0.5 + 0.43 * panel.rows["rank"].nunique())
         if panel.links is not None and len(panel.links):
             heights.append(0.35 + 0.24 * panel.links["link"].nunique())
     figure = new_figure(11, 0.9 + sum(heights))
@@ -140,17 +149,18 @@ def draw_timelines(panels: Sequence[Panel], path: Path) -> None:
     handles = [Patch(color=look.colour, label=look.label) for kind, look in LOOKS.items() if kind in kinds]
     if kinds - set(LOOKS):
         handles.append(Patch(color=OTHER.colour, label=OTHER.label))
-    figure.legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=min(len(handles), 8),
-        frameon=False,
-        fontsize=8.5,
-        handlelength=1.2,
-        columnspacing=1.3,
-        handletextpad=0.5,
-    )
+    _add_legend(figure, handles)
     figure.savefig(path, dpi=DPI, facecolor="white")
+
+
+def _add_legend(figure: Figure, handles: Sequence[Patch]) -> None:
+    """Put the legend below, in as many columns as are not cut off at the edges."""
+    for columns in range(min(len(handles), _MOST_LEGEND_COLUMNS), 0, -1):
+        legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8.5,
+                               handlelength=1.2, columnspacing=1.3, handletextpad=0.5)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
 
 
 def draw_links(axes: Axes, links: pd.DataFrame, scale: float) -> None:
@@ -214,6 +224,22 @@ def _draw_panel(axes: Axes, panel: Panel, scale: float) -> None:
     axes.tick_params(axis="y", length=0)
 
 
+def _measured_panel(rows: pd.DataFrame) -> Panel:
+    """Return the panel of one run's step, of its ranks at even distances where there are too many to draw."""
+    ranks = sorted(rows["rank"].unique())
+    shown = evenly(ranks, MOST_RANKS)
+    part = f" \N{MIDDLE DOT} {len(shown)} of {len(ranks)} ranks" if len(shown) < len(ranks) else ""
+    rows = rows[rows["rank"].isin(shown)].reset_index(drop=True)
+    return Panel(rows, _measured_title(rows) + part)
+
+
+def evenly(items: Sequence[Item], most: int) -> list[Item]:
+    """Return at most so many of the items, at even distances, the first and the last among them."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+
+
 def _measured_title(rows: pd.DataFrame) -> str:
     first = rows.iloc[0]
     return (
@@ -234,7 +260,9 @@ def _rank_label(member: dict, rows: pd.DataFrame) -> str:
     node = f"  {member['node']}" if pd.notna(member["node"]) else ""
     if pd.notna(member["fabric"]) and str(member["fabric"]) not in node:
         node += f" ({member['fabric']})"
-    return f"rank {member['rank']}{node}" + (f"\nstage {served}" if served else "")
+    alike = int(member.get("stands_for", 1))
+    below = [*[f"stage {served}"] * bool(served), *[f"{alike} ranks alike"] * (alike > 1)]
+    return f"rank {member['rank']}{node}" + (f"\n{', '.join(below)}" if below else "")
 
 
 def _write_numbers(axes: Axes, rows: pd.DataFrame, scale: float) -> None:

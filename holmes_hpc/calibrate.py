@@ -12,6 +12,7 @@ from holmes_hpc.config.folders import user_folder
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.front import report
 from holmes_hpc.planner.calibration import FinishedRun, calibrate, read_run, step_with, write_calibrated
+from holmes_hpc.program import run_program
 from holmes_hpc.runs import read_result
 
 
@@ -90,4 +91,4 @@ def step_table(runs: Sequence[FinishedRun], found: Sequence[CalibratedGpu]) -> s
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program("calibrate", main))

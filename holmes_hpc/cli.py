@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from holmes_hpc import __version__
+from holmes_hpc.program import run_program
 from holmes_hpc.resources import put_analysis_first
 
 HYDRA_VERBS = {"train": "holmes_hpc.train", "plan": "holmes_hpc.plan", "doctor": "holmes_hpc.doctor",
@@ -50,14 +51,7 @@ def main() -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Run `holmes` with `argv` and return its exit status."""
-    try:
-        status = _run(argv)
-        sys.stdout.flush()
-        return status
-    except OSError as error:
-        from holmes_hpc.front import report_fault
-
-        return report_fault(argv[0] if argv[:1] and argv[0] in VERBS else "", error)
+    return run_program(argv[0] if argv[:1] and argv[0] in VERBS else "", lambda: _run(argv))
 
 
 def _run(argv: Sequence[str]) -> int:

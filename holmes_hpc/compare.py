@@ -11,6 +11,7 @@ from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.front import report
 from holmes_hpc.paths import is_folder
 from holmes_hpc.planner.compare import Compared, render_comparison
+from holmes_hpc.program import run_program
 from holmes_hpc.runs.folder import RunFolder
 from holmes_hpc.runs.result import median_step_seconds
 from holmes_hpc.values import Plan
@@ -54,4 +55,4 @@ def read(path: Path) -> Compared:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program("compare", main))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from holmes_hpc.config.folders import default_runs_folder
 from holmes_hpc.errors import HolmesError
+from holmes_hpc.program import run_program
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.runs.files import read_json
 from holmes_hpc.runs.find import SWEEP_FILE, find_runs
@@ -83,4 +84,4 @@ def _overrides(names: Sequence[str]) -> dict[Path, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program("jobs", main))

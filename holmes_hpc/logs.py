@@ -13,6 +13,7 @@ from typing import IO
 from holmes_hpc.config.folders import default_runs_folder
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.paths import is_there, unreadable
+from holmes_hpc.program import run_program
 from holmes_hpc.runs import RunFolder, read_result
 from holmes_hpc.runs.find import find_run
 
@@ -96,4 +97,4 @@ class _Printer:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program("logs", main))

@@ -10,6 +10,7 @@ from pathlib import Path
 from holmes_hpc.config.folders import user_folder
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.paths import is_there
+from holmes_hpc.program import run_program
 from holmes_hpc.submit.inventory import Inventory, ask_slurm, read_saved
 from holmes_hpc.submit.site import describe_site
 
@@ -64,4 +65,4 @@ def _inventory(arguments: argparse.Namespace) -> Inventory:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program("site", main))

@@ -1,6 +1,7 @@
 """The command `python -m analysis.throughput`: what it prints, writes and refuses."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -11,7 +12,9 @@ import pytest
 from matplotlib import image
 
 from analysis import printing
+from analysis.pictures import fastest_rows, lowest_losses
 from analysis.reading import read_runs
+from analysis.tables import runs_table, steps_table
 from analysis.throughput import main
 from tests.run_folders import make_plan, make_run, metric
 
@@ -228,3 +231,49 @@ def test_holmes_throughput_is_safe_from_a_local_package_named_analysis(run, tmp_
         timeout=60,
     )
     assert "mixed/20261003T120000-ab12" in done.stdout, done.stderr
+
+
+def many_runs(tmp_path: Path, count: int) -> Path:
+    for i in range(count):
+        make_run(tmp_path, f"20261003T12{i:04d}-ab12", cluster="mixed" if i < count - 2 else "ib",
+                 plan=make_plan("megatron" if i == 3 else "holmes"),
+                 metrics=[metric(step, 0.05 + 0.01 * i) for step in range(1, 6)])
+    return tmp_path / "mixed"
+
+
+def test_of_many_runs_tables_and_pictures_hold_a_part_and_say_so(tmp_path: Path,
+                                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(many_runs(tmp_path, 40))]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    text = " ".join(" ".join(lines).split())
+    assert "the newest 30 of 40 runs; --csv FILE and --json have all, --by COLUMN puts alike ones together" in text
+    runs = {line.split()[1] for line in lines if "mixed/20261003T12" in line and line.split()[0].isdigit()}
+    assert runs == {f"mixed/20261003T12{i:04d}-ab12" for i in range(10, 40)}
+    assert "throughput.png (the 24 fastest of 40; name fewer runs to choose, or --by COLUMN" in text
+    assert "loss.png (the 12 of lowest loss of 40; name fewer runs to choose)" in text
+
+
+def test_the_fastest_of_every_panel_and_its_baseline_are_drawn(tmp_path: Path) -> None:
+    table = runs_table(read_runs(many_runs(tmp_path, 30)))
+    shown = fastest_rows(table, 5)
+    numbers = [int(run[-9:-5]) for run in shown["run"]]
+    assert numbers == [0, 1, 3, 28, 29], "in the order of the table; the baseline, and both of the other cluster"
+    assert len(fastest_rows(table, 30)) == 30
+    losses = lowest_losses(steps_table(read_runs(tmp_path / "mixed")), 7)
+    assert losses["run"].nunique() == 7
+
+
+@pytest.mark.parametrize("home", ["/proc"])
+def test_pictures_are_drawn_in_silence_without_a_home_to_write_in(home: str | None, run: Path, tmp_path: Path) -> None:
+    kept = {name: value for name, value in os.environ.items()
+            if name not in ("HOME", "MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")}
+    done = subprocess.run([sys.executable, "-m", "analysis.throughput", str(run), "--out", str(tmp_path / "pictures")],
+                          env=kept | ({"HOME": home} if home else {}), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "pictures" / "throughput.png").exists()
+
+
+def test_what_else_matplotlib_logs_is_heard(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("matplotlib").warning("Bad key %s", "x")
+    logging.getLogger("matplotlib").warning("mkdir -p failed for path %s: %s", "/proc/x", "no")
+    assert [record.getMessage() for record in caplog.records] == ["Bad key x"]

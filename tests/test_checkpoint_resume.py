@@ -220,6 +220,22 @@ def test_a_full_disk_ends_the_command_with_the_reason(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "result.json").read_text())["status"] == "failed"
 
 
+def test_training_goes_on_where_the_disk_is_full_of_checkpoints(tmp_path: Path) -> None:
+    shell = ["unshare", "-Urm", "sh", "-c", 'mount -t tmpfs -o size=1500k tmpfs /mnt && "$@"; status=$?; '
+             "cp /mnt/*/*/result.json /mnt/*/*/metrics.jsonl .; exit $status", "sh"]
+    if subprocess.run([*shell[:4], "mount -t tmpfs tmpfs /mnt"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no small file system can be mounted here")
+    options = [*ONE, *COMMON, "launch.mode=local", "train.checkpoint_every=1", "train.keep_checkpoints=50",
+               "train.on_save_error=continue", "train.steps=40", "run.folder=/mnt"]
+    done = subprocess.run([*shell, *command("train", options)], cwd=tmp_path, env=environment(), capture_output=True,
+                          text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "No space left on device" in done.stderr
+    assert json.loads((tmp_path / "result.json").read_text())["status"] == "completed"
+    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert steps == list(range(1, 41))
+
+
 def test_a_checkpoint_can_be_looked_at_without_torch(saved: Finished) -> None:
     program = ("import sys; from pathlib import Path; from holmes_hpc.checkpoint import index, naming; "
                f"found = naming.candidates(Path({str(saved.folder)!r})); i = index.read_index(found[0]); "

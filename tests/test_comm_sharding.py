@@ -7,11 +7,12 @@ import dataclasses
 import pytest
 import torch
 
-from holmes_hpc.comm.groups import connect, ranks_by_node
+from holmes_hpc.comm.groups import connect
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.comm.sharding import Route
 from holmes_hpc.comm.stepwise import Collective, Lane, Scratch
 from holmes_hpc.values import RankPlace, Reduction, Synchronization
+from holmes_hpc.values.levels import ranks_by_node
 from tests.forked import run_ranks
 from tests.test_comm_reduce import CASES, data, outer
 from tests.tiny_plans import tiny_plan
@@ -102,9 +103,9 @@ def test_shards_hold_the_sum_and_gathers_the_whole(name):
 
 
 def test_levels_need_equal_nodes_of_several_ranks():
-    plan = placed(8, [], Reduction(("head",), (0,), ()), 2)
-    assert ranks_by_node(plan, (0, 1, 2, 3)) == ((0, 1), (2, 3))
-    assert ranks_by_node(plan, (0, 2, 4)) is None, "one rank a node"
-    assert ranks_by_node(plan, (0, 1)) is None, "one node"
-    assert ranks_by_node(plan, (0, 1, 2)) is None, "unequal nodes"
-    assert ranks_by_node(plan, (0, 2, 1, 3)) is None, "not in node order"
+    nodes = "aabbccdd"
+    assert ranks_by_node((0, 1, 2, 3), nodes.__getitem__) == ((0, 1), (2, 3))
+    assert ranks_by_node((0, 2, 4), nodes.__getitem__) is None, "one rank a node"
+    assert ranks_by_node((0, 1), nodes.__getitem__) is None, "one node"
+    assert ranks_by_node((0, 1, 2), nodes.__getitem__) is None, "unequal nodes"
+    assert ranks_by_node((0, 2, 1, 3), nodes.__getitem__) is None, "not in node order"

@@ -63,9 +63,14 @@ def test_the_command_reads_plans_and_runs(tmp_path, capsys):
     plan.write_text(make_plan(step_seconds=0.16).to_json())
     assert read(run).measured_seconds == 0.1
     assert cli.run(["compare", str(run), str(plan)]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "measured step, median 100 ms unknown" in text
-    assert "what differs: predicted step, predicted tokens/s, measured step, median" in text
+    lines = capsys.readouterr().out.splitlines()
+    marked = [line for line in lines if line.rstrip().endswith("differs")]
+    assert [line.strip().partition("   ")[0] for line in marked] == [
+        "predicted step", "predicted tokens/s", "measured step, median"]
+    assert "100 ms" in marked[2] and "unknown" in marked[2]
+    assert sum("differs" in line for line in lines) == len(marked), "said once"
+    assert cli.run(["compare", str(plan), str(plan)]) == 0
+    assert "nothing differs" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("content", [b"\x89PNG", b"{", b"[]", b"{}", b'{"format_version": 99}',

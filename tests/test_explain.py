@@ -1,18 +1,22 @@
 """What limits a plan, what could be changed, its bytes by network, and its picture."""
 
 import dataclasses
+import itertools
 
 import pytest
 from matplotlib import image
+from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
 from analysis.predicted import MOST_LINKS, plan_picture, predicted_panel, run_panel
 from analysis.throughput import main as throughput
+from analysis.timeline import draw_timelines
 from holmes_hpc import cli
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.planner import plan
+from holmes_hpc.planner.describe import seconds_words
 from holmes_hpc.planner.explain import explain
 from holmes_hpc.planner.explain.changes import MOST_CHANGES
 from holmes_hpc.planner.explain.render import limit_lines
@@ -53,6 +57,23 @@ def test_bytes_by_network_are_those_worked_out_by_hand():
     assert (first.first_layer, first.num_layers, chosen.ranks[first.ranks[0]].fabric) == (0, 2, "ib")
     assert sent["ib"] == pytest.approx(2 * 1.5 * 4 * parameters, rel=1e-6)
     assert Plan.from_json(chosen.to_json()) == chosen
+
+
+def test_bytes_of_an_emulated_run_are_those_that_leave_its_nodes():
+    """The engine sums on gloo inside the nodes and then across: half of a buffer leaves each of two nodes.
+
+    The gather sends as much again.
+    """
+    for gpus in (1, 2, 4):
+        config, chosen = made(*TWO_STAGES, "launch.mode=emulated", f"cluster.partitions.ib.gpus_per_node={gpus}",
+                              f"cluster.partitions.roce.gpus_per_node={gpus}")
+        model = Architecture.from_config(config.model)
+        owned = sum(model.unit_parameter_count(unit)
+                    for unit in ("embedding.token", "embedding", "layers.0", "layers.1"))
+        first = chosen.pipelines[0].stages[0]
+        assert first.num_layers == 2
+        sent = {each.network: each.bytes for each in chosen.predicted.bytes_by_network}
+        assert sent[chosen.ranks[first.ranks[0]].fabric] == pytest.approx(2 * 2 * 0.5 * 4 * owned, rel=1e-6)
 
 
 def test_a_link_is_as_busy_as_its_bytes_and_rate_say():
@@ -106,6 +127,33 @@ def test_the_verdict(overrides, verdict):
     config, chosen = made(*overrides)
     limits = explain(config, chosen).limits
     assert limits.limited_by.startswith(verdict), limit_lines(limits, chosen)
+
+
+def slow_link_note(chosen):
+    return next((note for note in chosen.notes if note.startswith("the link between fabrics is too slow")), "")
+
+
+@pytest.mark.parametrize(("gbps", "batch"), [(0.1, 64), (0.5, 64), (0.5, 512), (1, 512), (25, 64)])
+@pytest.mark.parametrize("strategy", ["holmes", "megatron"])
+def test_a_slow_link_is_told_where_it_limits_the_simulated_step(strategy, gbps, batch):
+    config, chosen = made(MIXED, f"parallel={strategy}", "parallel.pipeline=2", "parallel.micro_batch_size=2",
+                          "model.hidden_size=256", f"cluster.partitions.ib.ethernet_gbps={gbps}",
+                          f"cluster.partitions.roce.ethernet_gbps={gbps}", f"train.global_batch_size={batch}")
+    limits, note = explain(config, chosen).limits, slow_link_note(chosen)
+    assert bool(note) == (limits.limited_by == limits.links[0][0]), (limits.limited_by, note)
+    assert bool(note) == (gbps < 1) or strategy == "megatron"
+    if note:
+        assert "only compression or local steps" in note and "neither is built" in note
+        assert f"{limits.links[0][0]}, is busy for {100 * limits.links[0][1]:.0f} %" in note
+
+
+def test_the_step_without_the_link_is_that_of_a_cluster_with_a_fast_one():
+    config, chosen = made(*TWO_STAGES, "cluster.partitions.ib.ethernet_gbps=0.2",
+                          "cluster.partitions.roce.ethernet_gbps=0.2")
+    task, layout = restore(compose([*TWO_STAGES, "cluster.partitions.ib.ethernet_gbps=1e6",
+                                    "cluster.partitions.roce.ethernet_gbps=1e6"]), chosen)
+    without = predict(task, layout, chosen.schedule).step_seconds
+    assert f"which would take {seconds_words(without)} instead of" in slow_link_note(chosen)
 
 
 def test_a_gain_is_that_of_a_new_prediction():
@@ -246,6 +294,40 @@ def test_a_large_plan_is_drawn_in_part(tmp_path):
     assert "of 64 ranks" in panel.title.replace("\n", " ")
     plan_picture(config, chosen, tmp_path / "plan.pdf")
     assert (tmp_path / "plan.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_one_row_stands_for_the_ranks_of_a_timeline():
+    config, chosen = made(MIXED, "cluster.partitions.ib.nodes=8", "cluster.partitions.roce.nodes=8",
+                          "cluster.partitions.ib.gpus_per_node=4", "cluster.partitions.roce.gpus_per_node=4",
+                          "parallel=holmes", "parallel.pipeline=2", "parallel.tensor=4", "model.num_kv_heads=4",
+                          "train.global_batch_size=64", "parallel.micro_batch_size=1")
+    panel = predicted_panel(config, chosen)
+    rows = panel.rows.drop_duplicates("rank")
+    assert list(rows["stands_for"]) == [32, 32] and list(rows["fabric"]) == ["ib", "roce"]
+    assert "2 timelines stand for 64 of 64 ranks" in panel.title.replace("\n", " ")
+    assert panel.end == pytest.approx(chosen.predicted.step_seconds)
+
+
+def test_a_deep_pipeline_is_drawn_at_even_distances():
+    config, chosen = made("+cluster=uniform", "cluster.nodes=6", "cluster.gpus_per_node=8", "parallel=megatron",
+                          "parallel.pipeline=48", "model.num_layers=48", "train.global_batch_size=16",
+                          "parallel.micro_batch_size=1")
+    ranks = sorted(predicted_panel(config, chosen).rows["rank"].unique())
+    assert len(ranks) == 32 and ranks[0] == 0 and ranks[-1] == 47
+    assert max(after - before for before, after in itertools.pairwise(ranks)) == 2
+
+
+def test_a_legend_is_not_cut_at_the_edges(monkeypatch, tmp_path):
+    config, chosen = made(MIXED)
+    panel = predicted_panel(config, chosen)
+    figures = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *a, **k: (figures.append(figure), save(figure, *a, **k)))
+    draw_timelines([panel], tmp_path / "plan.png")
+    box, (legend,) = figures[0].bbox, figures[0].legends
+    kinds = {*panel.rows["kind"], *panel.links["kind"]}
+    assert len(legend.get_texts()) == len(kinds)
+    assert legend.get_window_extent().x0 >= 0 and legend.get_window_extent().x1 <= box.width
 
 
 def run_folder(tmp_path, chosen, config, machine="emulated"):

@@ -29,12 +29,14 @@ FLOORS = [
     {"engine"},
     {"launch"},
     {"front"},
+    {"program"},
     {"train", "plan", "doctor", "jobs", "logs", "site", "probe", "compare", "calibrate"},
     {"cli"},
 ]
 TORCH_FROM = FLOORS.index({"metrics", "data", "model", "checkpoint"})
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
-NO_TORCH_EITHER = {"front", "train", "plan", "doctor", "jobs", "logs", "site", "probe", "compare", "calibrate", "cli"}
+NO_TORCH_EITHER = {"front", "program", "train", "plan", "doctor", "jobs", "logs", "site", "probe", "compare",
+                   "calibrate", "cli"}
 """Commands, which reach torch through launch alone, once they run."""
 
 STANDARD_LIBRARY_ONLY = {"values"}

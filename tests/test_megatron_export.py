@@ -267,6 +267,21 @@ def test_one_fabric_needs_no_wrapper_and_llamas_have_their_arguments():
     assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" in made["environment.sh"]
 
 
+@pytest.mark.parametrize(("precision", "expected"), [
+    ("float32", []),
+    ("bfloat16", ["--bf16", "--accumulate-allreduce-grads-in-fp32"]),
+    ("float16", ["--fp16", "--accumulate-allreduce-grads-in-fp32", "--initial-loss-scale 4096",
+                 "--loss-scale-window 50", "--hysteresis 1"]),
+])
+def test_gradients_are_float32_and_the_loss_scale_is_ours(precision, expected):
+    made = files("+cluster=ib", "parallel=megatron", f"train.precision={precision}", "train.loss_scale=4096",
+                 "train.loss_scale_window=50")
+    arguments = made["arguments.sh"].splitlines()
+    at = [line.strip() for line in arguments
+          if re.match(r"\s*--(bf16|fp16|accumulate|initial-loss|loss-scale|hysteresis)", line)]
+    assert at == expected
+
+
 def test_the_fastest_expressible_plan_is_taken_and_priced_as_megatron_runs_it():
     made = export(compose([MIXED]))
     assert (made.plan.schedule.name, made.plan.schedule.warmup_extra, made.plan.schedule.turns) == ("1f1b", 0, False)

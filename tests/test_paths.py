@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from holmes_hpc.launch import train
 from holmes_hpc.launch.resume import resolve_resume
 from holmes_hpc.runs.place import check_place
 from tests.run_folders import make_run, metric
-from tests.runs_for_tests import environment, open_to_all, ordinary_user
+from tests.runs_for_tests import ROOT, environment, open_to_all, ordinary_user
 
 LONG = "n" * 300
 # As an ordinary user the tests may not be able to import any more.
@@ -147,6 +148,32 @@ def test_a_full_stdout_is_one_line() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("holmes: stdout cannot be written: No space left on device"), done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+PROGRAMS = ["holmes_hpc.jobs", "holmes_hpc.logs", "holmes_hpc.calibrate", "holmes_hpc.site", "holmes_hpc.compare",
+            "holmes_hpc.plan", "holmes_hpc.train", "holmes_hpc.doctor", "holmes_hpc.probe", "analysis.report",
+            "analysis.throughput", "holmes_hpc.cli"]
+
+
+def test_all_programs_are_known() -> None:
+    found = {f"{path.parent.name}.{path.stem}" for folder in ("holmes_hpc", "analysis")
+             for path in (ROOT / folder).glob("*.py") if '__name__ == "__main__"' in path.read_text()}
+    assert found == set(PROGRAMS)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+@pytest.mark.parametrize("module", PROGRAMS)
+def test_every_program_says_in_one_line_that_the_disk_is_full(module: str, monkeypatch: pytest.MonkeyPatch,
+                                                              capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", [module, "--help"])
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as end:
+            runpy.run_module(module, run_name="__main__")
+    assert end.value.code == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and "stdout cannot be written: No space left on device" in lines[0], lines
 
 
 @pytest.mark.parametrize(("picture", "message"), [

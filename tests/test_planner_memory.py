@@ -1,12 +1,16 @@
 """Memory of plans: the optimizer's state is shared over gradient groups, and the search knows by how many ranks."""
 
+import re
+
 import pytest
 
+from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.asymmetric import asymmetric_proposals
 from holmes_hpc.planner.candidates import make_candidate
 from holmes_hpc.planner.groups import GroupRules
 from holmes_hpc.planner.holmes import holmes_shapes
+from holmes_hpc.planner.making import plan
 from holmes_hpc.planner.memory import USABLE_FRACTION
 from holmes_hpc.planner.pipelines import build_pipelines
 from holmes_hpc.planner.priced import Priced, exceeds_memory, make_layout
@@ -100,7 +104,7 @@ def test_shapes_hold_what_their_ranks_can(tied: str) -> None:
                         "model.num_layers=200")
     cost = compute_cost(task)
     shape = next(shape for shape in holmes_shapes(task, 1) if len(shape.stages) == 8)
-    with pytest.raises(PlanRefusedError, match="memory: the stages can hold") as refusal:
+    with pytest.raises(PlanRefusedError, match="memory: the stages of .* can hold") as refusal:
         make_candidate(task, shape, 1)
     held = int(str(refusal.value).split("hold ")[1].split(",")[0])
     for count, fits in ((held, True), (held + 1, False)):
@@ -111,3 +115,29 @@ def test_shapes_hold_what_their_ranks_can(tied: str) -> None:
         held_bytes = cost.parameter_count(units) * (2 + 4) + updated * (4 + 8)
         need = held_bytes + 8 * cost.activation_bytes(units, 1) + cost.static_gib(task.cluster.nodes[0], 0) * 2**30
         assert (need <= USABLE_FRACTION * 24 * 2**30) == fits
+
+
+PAIRS = ", ".join(f"{{stages: [{{ranks: [{rank}], layers: 18}}, {{ranks: [{rank + 4}], layers: 18}}]}}"
+                  for rank in range(4))
+
+
+@pytest.mark.parametrize(("overrides", "remedies"), [
+    (["parallel=megatron", "parallel.pipeline=2"], "parallel.pipeline above 2 or parallel.tensor above 1;"),
+    (["parallel=manual", f"parallel.pipelines=[{PAIRS}]", "parallel.micro_batch_size=8", "optimizer.sharded=true"],
+     "parallel.micro_batch_size below 8 or parallel.recompute=full or parallel.pipelines with more stages;"),
+    (["parallel=megatron", "parallel.pipeline=2", "optimizer.sharded=false"],
+     "optimizer.sharded=true or parallel.pipeline above 2 or parallel.tensor above 1;"),
+])
+def test_a_refusal_names_the_usable_memory_the_parts_the_layout_and_the_setting(overrides, remedies):
+    model = "model=gpt_7_5b" if "parallel=manual" in overrides else "model=gpt_39_1b"
+    with pytest.raises(PlanRefusedError) as refusal:
+        plan(compose(["+cluster=mixed", model, "train.precision=bfloat16", "train.global_batch_size=256", *overrides]),
+             "auto")
+    text = str(refusal.value)
+    found = re.match(r"memory: rank 0 \(ib/0, a100-80g\) needs ([\d.]+) GiB as stage 0 of 2, "
+                     r"and has 75\.2 usable of 80\.0: (.*)\. Layout: (.*micro-batch \d+)\. Set (.*) or take", text)
+    assert found, text
+    parts = [float(part.rpartition(" ")[2]) for part in found[2].split(", ")]
+    assert sum(parts) == pytest.approx(float(found[1]), abs=0.3)
+    assert parts == sorted(parts, reverse=True)
+    assert found[4] == remedies

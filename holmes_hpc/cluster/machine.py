@@ -74,6 +74,11 @@ class Machine:
         """Whether this machine's own CPU computes and its own links carry the traffic."""
         return self.label == EMULATED and self.cluster.compute != "timed"
 
+    @property
+    def uses_gloo(self) -> bool:
+        """Whether ranks sum by gloo, as on CPUs and in every emulated run, and not by NCCL."""
+        return self.label == EMULATED or all(kind.name == "cpu" for kind in self.gpus.values())
+
     def gpu(self, node: Node) -> Gpu:
         """Return the kind of GPU that computes for the ranks of a node."""
         return self.gpus[node.gpu]

@@ -19,6 +19,7 @@ from holmes_hpc.comm.nccl import NcclBackend
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.errors import ConfigurationError, NetworkError
 from holmes_hpc.values import Group, Plan
+from holmes_hpc.values.levels import ranks_by_node
 
 Progress = Callable[[int, int, str], None]
 
@@ -224,10 +225,11 @@ def connect(
 def build_levels(communicator: Communicator, backend: GlooBackend, timeout: timedelta) -> None:
     """Build the two levels of every group that sums shards and has several ranks on each of several nodes."""
     plan = communicator.plan
+    slots = {place.rank: place.slot for place in plan.ranks}
     wanted = {i for reduction in plan.reductions if reduction.divides for i in reduction.inner}
     for index in sorted(wanted if plan.synchronization.sharded else ()):
         group = plan.groups[index]
-        nodes = ranks_by_node(plan, group.ranks)
+        nodes = ranks_by_node(group.ranks, lambda rank: slots[rank])
         if nodes is None:
             continue
         with _starting(plan, group, backend, communicator.rank):
@@ -247,15 +249,6 @@ def _level(communicator: Communicator, backend: GlooBackend, ranks: tuple[int, .
         dist.all_reduce(torch.zeros(1), group=group, async_op=True).wait(timeout)
         backend.set_timeout(group, communicator.train_timeout)
     return group
-
-
-def ranks_by_node(plan: Plan, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
-    """Return the ranks of each node, in their order; None unless there are several nodes of several, equally many."""
-    slots = {place.rank: place.slot for place in plan.ranks}
-    nodes = tuple(tuple(members) for _, members in itertools.groupby(ranks, key=slots.__getitem__))
-    if len(nodes) < 2 or len({len(members) for members in nodes}) != 1 or len(nodes[0]) < 2:
-        return None
-    return nodes if len({slots[members[0]] for members in nodes}) == len(nodes) else None
 
 
 def _maker(

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Mapping
 from typing import Any
 
 from holmes_hpc.cluster import ClusterDescription, Machine
@@ -16,6 +13,7 @@ from holmes_hpc.emulation.network import EmulatedNetwork, emulated_network
 from holmes_hpc.emulation.world import World, WorldContext, start_world
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.launch.failure import FailureReport
+from holmes_hpc.launch.interruption import INTERRUPTED, InterruptedRunError, interruptible
 from holmes_hpc.launch.progress import Reporter, make_reporter
 from holmes_hpc.launch.settings import RankSettings
 from holmes_hpc.launch.supervisor import supervise
@@ -24,14 +22,9 @@ from holmes_hpc.values import Plan
 
 LOG = logging.getLogger(__name__)
 
-INTERRUPTED = 130
 RESERVE, RESERVED_BYTES = ".reserve", 16384
 """A file that keeps space for the result until the run has ended."""
 POLL_SECONDS = 0.1
-
-
-class InterruptedRunError(Exception):
-    """The command received SIGINT or SIGTERM."""
 
 
 def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFolder, mode: str) -> int:
@@ -46,7 +39,7 @@ def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFo
     def body(context: WorldContext) -> int:
         return supervise(context, ranks)
 
-    with _signals_raise(), make_reporter(config.train.steps, sys.stderr) as reporter:
+    with interruptible(), make_reporter(config.train.steps, sys.stderr) as reporter:
         world: World | None = None
         failure = FailureReport(folder)
         try:
@@ -122,17 +115,3 @@ def _write_end(folder: RunFolder, status: str, error: str | None, *, emulated: b
         write_result(folder, status=status, error=error, emulated=emulated)
     except HolmesError as refused:
         LOG.error("the result was not written: %s", refused)
-
-
-@contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into an exception of this module while the body runs."""
-    def handler(number: int, frame: FrameType | None) -> None:
-        raise InterruptedRunError(signal.Signals(number).name)
-
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)

@@ -28,6 +28,7 @@ from holmes_hpc.launch.mismatch import interfaces_of
 from holmes_hpc.launch.node_report import read_node
 from holmes_hpc.launch.settings import RankSettings
 from holmes_hpc.launch.stopping import Stopping
+from holmes_hpc.launch.torch_log import errors_only
 from holmes_hpc.runs import RunFolder, Start, add_note, read_result, write_result
 from holmes_hpc.values import Plan
 
@@ -66,6 +67,7 @@ def be_rank(folder: RunFolder, layout: StepLayout, *, supervised: bool = False) 
         elif layout.rank == 0:
             write_result(folder, "preempted", error=str(error), emulated=False)
         return error.exit_status
+    errors_only(os.environ)
     from holmes_hpc.launch.rank import run_rank
 
     status = run_rank(settings, lambda done, total, text: None, lambda text: _say(folder, layout, text))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
 
 from holmes_hpc.emulation.world import WorldContext
 from holmes_hpc.launch.settings import RankSettings
+from holmes_hpc.launch.torch_log import errors_only
 
 GRACE_SECONDS = 1.5
 """How long other ranks may report their own errors after the first one ended; then they are killed."""
@@ -19,6 +21,7 @@ def supervise(context: WorldContext, ranks: Sequence[RankSettings]) -> int:
     torch is imported once, here, so that a rank starts by a fork alone. Every rank's start and end is sent to the
     command as an event.
     """
+    errors_only(os.environ)
     import torch
 
     torch.set_num_threads(1)

@@ -182,7 +182,7 @@ class _Stages:
         costs = [self.stage_cost(s) for s in range(depth)]
         if asked == "holmes":
             return layer_split.holmes(total, [1 / cost.layer_seconds for cost in costs], self.task.settings.alpha)
-        return layer_split.adaptive(total, costs)
+        return layer_split.adaptive(total, costs, f"{self.shape.words}, micro-batch {self.size},")
 
     def stage_cost(self, s: int) -> StageCost:
         """Return what a layer costs in stage `s` over a step, compute and gradient sync, and how many fit."""

@@ -83,7 +83,7 @@ def cautions(first: Plan, second: Plan) -> tuple[str, ...]:
 
 
 def render_comparison(first: Compared, second: Compared) -> RenderableType:
-    """Return the comparison as a table; what differs is bold and marked, and said again in one line."""
+    """Return the comparison as a table; what differs is bold and marked."""
     rows = compare(first, second)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("", first.name, second.name, "second / first", ""):
@@ -92,9 +92,8 @@ def render_comparison(first: Compared, second: Compared) -> RenderableType:
         ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
         mark = "differs" if row.differs else ""
         table.add_row(row.label, Text(row.first), Text(row.second), ratio, mark, style="bold" if row.differs else "")
-    unlike = [row.label for row in rows if row.differs]
-    last = f"what differs: {', '.join(unlike)}" if unlike else "nothing differs"
-    return Lines(table, *(Text(f"note: {caution}") for caution in cautions(first.plan, second.plan)), Text(last))
+    last = [] if any(row.differs for row in rows) else ["nothing differs"]
+    return Lines(table, *(Text(f"note: {caution}") for caution in cautions(first.plan, second.plan)), *map(Text, last))
 
 
 def _choices(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holmes_hpc.architecture import Architecture
@@ -13,14 +12,14 @@ from holmes_hpc.cluster.host import speed_words
 from holmes_hpc.planner.describe import seconds_words
 from holmes_hpc.planner.fewer_nodes import faster_on_fewer, left_out
 from holmes_hpc.planner.garbage import rare_collections
-from holmes_hpc.planner.layouts import Layout
+from holmes_hpc.planner.network_cost import Resource
 from holmes_hpc.planner.priced import Priced
-from holmes_hpc.planner.representatives import representatives
-from holmes_hpc.planner.schedules import make_schedule, slow_hops, transfers
+from holmes_hpc.planner.schedules import make_schedule, slow_hops
 from holmes_hpc.planner.search import search
 from holmes_hpc.planner.settings import PlanSettings, Task
-from holmes_hpc.planner.traffic import loads, network_bytes
-from holmes_hpc.values import ActionKind, NetworkBytes, Plan, RankPlace, Rejected
+from holmes_hpc.planner.slow_links import limiting_link
+from holmes_hpc.planner.traffic import Load, busy_seconds, loads, network_bytes, resource_words
+from holmes_hpc.values import NetworkBytes, Plan, RankPlace, Rejected
 from holmes_hpc.words import counted
 
 _HERE = ("emulated", "local")
@@ -60,7 +59,7 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
         words = "uniform"
     layout, whole, task = best.layout, task, best.task
     widest = max(len(stage.ranks) for pipeline in layout.pipelines for stage in pipeline.stages)
-    synchronization = task.synchronization(best.strategy)
+    synchronization, sent = task.synchronization(best.strategy), loads(task, layout)
     schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, best.schedule,
                              sharded=synchronization.sharded)
     return Plan(
@@ -74,19 +73,19 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
         groups=layout.groups if best.schedule.turns else tuple(g for g in layout.groups if g.kind != "turn"),
         reductions=layout.reductions,
         schedule=dataclasses.replace(best.schedule, digest=schedule.digest()),
-        predicted=dataclasses.replace(best.predicted, bytes_by_network=_bytes_by_network(task, layout)),
+        predicted=dataclasses.replace(best.predicted, bytes_by_network=_bytes_by_network(task, sent)),
         rejected=rejected,
         tied_embeddings=task.architecture.tied_embeddings,
         layer_split=words,
         synchronization=synchronization,
         sequence_parallel=task.settings.sequence_parallel and widest > 1,
         recompute=task.settings.recompute,
-        notes=_notes(whole, best),
+        notes=_notes(whole, best, sent),
     )
 
 
-def _bytes_by_network(task: Task, layout: Layout) -> tuple[NetworkBytes, ...]:
-    sent = network_bytes(task, loads(task, layout))
+def _bytes_by_network(task: Task, found: Sequence[Load]) -> tuple[NetworkBytes, ...]:
+    sent = network_bytes(task, found)
     return tuple(NetworkBytes(network, round(sent[network])) for network in sorted(sent))
 
 
@@ -102,7 +101,7 @@ def _places(task: Task) -> tuple[RankPlace, ...]:
                  for rank, node in enumerate(nodes))
 
 
-def _notes(whole: Task, best: Priced) -> tuple[str, ...]:
+def _notes(whole: Task, best: Priced, sent: Sequence[Load]) -> tuple[str, ...]:
     """Return what a reader should know beside the figures."""
     notes = []
     layout, task = best.layout, best.task
@@ -118,7 +117,7 @@ def _notes(whole: Task, best: Priced) -> tuple[str, ...]:
     if across and task.architecture.tied_embeddings:
         notes.append("the tied embedding's gradient crosses Ethernet in every step; model.tied_embeddings=false "
                      "avoids it")
-    notes += _slow_links(task, layout)
+    notes += _slow_link(task, best, busy_seconds(sent))
     left_out = whole.cluster.world_size - task.cluster.world_size
     if left_out:
         kept = {node.slot for node in task.cluster.nodes}
@@ -144,27 +143,17 @@ def _on_fewer(task: Task, made: Plan, fewer: Priced) -> str:
             "for a job of Slurm, which would hold them, take them out of the cluster file")
 
 
-def _slow_links(task: Task, layout: Layout) -> list[str]:
-    """Return a note where a hop between fabrics occupies its NIC longer than any stage computes."""
-    few = representatives(task, layout)
-    layout, prices = few.layout, few.own_prices
-    hops = slow_hops(layout.pipelines, layout.groups)
-    if not hops:
+def _slow_link(task: Task, best: Priced, busy: Mapping[Resource, float]) -> list[str]:
+    """Return a note where the link between fabrics is what limits the simulated step: the shares are its own."""
+    seconds, idle = best.predicted.step_seconds, best.predicted.idle_fraction
+    link = limiting_link(task, best.layout, best.schedule, busy, seconds, 1 - (idle or 0.0))
+    if link is None:
         return []
-    crowds: Counter[tuple[str, int]] = Counter()
-    longest = 0.0
-    for p, s in hops:
-        senders = layout.pipelines[p].stages[s].ranks
-        for pair, traffic in ((pair, prices.messages[pair]) for pair in transfers(
-                senders, layout.pipelines[p].stages[s + 1].ranks)):
-            crowds[task.cluster.node_of(pair[0]).slot, s] += 1
-            share = crowds[task.cluster.node_of(pair[0]).slot, s]
-            longest = max(longest, share * max([0.0, *traffic.busy.values()]))
-    period = max(prices.compute[ActionKind.FORWARD, p, s] + prices.compute[ActionKind.BACKWARD, p, s]
-                 for p, pipeline in enumerate(layout.pipelines) for s in range(len(pipeline.stages)))
-    if longest <= period:
-        return []
-    return [f"the link between fabrics is too slow: a micro-batch occupies a node's NIC for {longest:.3g} s and a "
-            f"stage for {period:.3g} s, so no schedule of this layout can hide it. Where parallel=auto finds no better "
-            "one, a faster link between the fabrics helps, or fewer nodes may (parallel.leave_nodes_out=true). "
-            "Compression or local steps between synchronisations would, and are not built."]
+    settings = task.settings
+    remedies = [*["parallel=auto may find a better layout"] * (settings.strategy != "auto"), "a faster link helps",
+                *["fewer nodes may (parallel.leave_nodes_out=true)"] * (not settings.leave_nodes_out)]
+    return [f"the link between fabrics is too slow for this plan: {resource_words(link.resource, task.cluster)}, is "
+            f"busy for {100 * link.busy_share:.0f} % of the step, which would take "
+            f"{seconds_words(link.seconds_without)} instead of {seconds_words(seconds)} if that link took no time: "
+            f"{', '.join(remedies)}; else only compression or local steps between synchronisations would help, and "
+            "neither is built yet"]

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from holmes_hpc.cluster import Machine, Node
+from holmes_hpc.cluster.cluster import LOCAL
 from holmes_hpc.planner.cost.collectives import Ring
 from holmes_hpc.planner.cost.gpu_constants import COLLECTIVE_LAUNCH_SECONDS, local_share, network_share
 from holmes_hpc.values import Group, Reduction
+from holmes_hpc.values.levels import ranks_by_node
 
 Resource = tuple[str, str]
 """What transfers share, one direction of it: (node's slot, `out ib`), or (`trunk`, `fabric>fabric`)."""
@@ -114,17 +116,31 @@ class NetworkCost:
     def shard_sum(self, reduction: Reduction, groups: Sequence[Group], size_bytes: float) -> Traffic:
         """Return the price of a sum that stays in shards: a reduce-scatter inside, and the shards' sums across."""
         shards = len(reduction.outer) or 1
-        return _in_turn([[self._half(groups[i], size_bytes) for i in reduction.inner],
+        return _in_turn([[self._half(groups[i], size_bytes, len(reduction.outer)) for i in reduction.inner],
                          [self.all_reduce(groups[i], size_bytes / shards) for i in reduction.outer]])
 
     def shard_gather(self, reduction: Reduction, groups: Sequence[Group], size_bytes: float) -> Traffic:
         """Return the price of gathering the shards of what a reduction owns inside each inner group."""
-        return _in_turn([[self._half(groups[i], size_bytes) for i in reduction.inner]])
+        return _in_turn([[self._half(groups[i], size_bytes, len(reduction.outer)) for i in reduction.inner]])
 
-    def _half(self, group: Group, size_bytes: float) -> Traffic:
-        """Return the price of a ring's reduce-scatter or all-gather: half of an all-reduce."""
-        count = len(group.ranks)
-        return self._ring(group, (count - 1) / count * size_bytes, count - 1) if count > 1 else Traffic(0.0)
+    def _half(self, group: Group, size_bytes: float, shards: int) -> Traffic:
+        """Return the price of a reduce-scatter or all-gather, of so many shards if not 0: half of an all-reduce.
+
+        The engine does it on gloo inside the nodes and then across, where each rank has a shard (`comm.sharding`).
+        """
+        cluster, count = self.machine.cluster, len(group.ranks)
+        if count < 2:
+            return Traffic(0.0)
+        nodes = (ranks_by_node(group.ranks, lambda rank: cluster.node_of(rank).slot)
+                 if self.machine.uses_gloo and shards in (0, count) else None)
+        if nodes is None:
+            return self._ring(group, (count - 1) / count * size_bytes, count - 1)
+        local, parts = len(nodes[0]), len(nodes)
+        return _in_turn([[self._ring(Group(group.kind, ranks, LOCAL), (local - 1) / local * size_bytes, local - 1)
+                          for ranks in nodes],
+                         [self._ring(Group(group.kind, ranks, group.network),
+                                     (parts - 1) / parts * size_bytes / local, parts - 1)
+                          for ranks in zip(*nodes, strict=True)]])
 
     def _ring(self, group: Group, size_bytes: float, steps: int) -> Traffic:
         """Return the price of `size_bytes` passing every rank of a ring in `steps` steps."""

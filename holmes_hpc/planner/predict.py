@@ -34,7 +34,7 @@ def _predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
     timeline, peaks = _observe_few(task, layout, choice)
     memory = (tuple(parts.total / GIB for parts in memory_parts(task, layout, peaks)) if core_pools(task)[0]
               else representatives(task, layout).memory_gib(peaks))
-    seconds = timeline.step_seconds + _step_collectives(task, layout.groups[0])
+    seconds = timeline.step_seconds + step_collectives(task, layout.groups[0])
     samples = task.settings.global_batch_size
     flops = architecture.model_flops_per_sample() * samples
     busy = sum(timeline.busy_seconds.values()) / world
@@ -132,7 +132,7 @@ def _of_pipelines(choice: ScheduleChoice, chosen: Sequence[int]) -> ScheduleChoi
                                hop_times=pick(choice.hop_times))
 
 
-def _step_collectives(task: Task, world: Group) -> float:
+def step_collectives(task: Task, world: Group) -> float:
     """Return the time of the step's small collectives, which take latencies only: log2 of the ranks, both ways."""
     nodes = [task.cluster.node_of(rank) for rank in world.ranks]
     latency = task.machine.link(world.network, nodes[0], nodes[-1]).latency_us * 1e-6

@@ -10,6 +10,7 @@ from holmes_hpc.planner.compute_cost import GIB
 from holmes_hpc.planner.groups import GroupRules, find_groups
 from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.memory import USABLE_FRACTION
+from holmes_hpc.planner.memory_refusal import memory_problem
 from holmes_hpc.planner.policies import in_flight_caps
 from holmes_hpc.planner.predict import memory_parts, predict
 from holmes_hpc.planner.schedule_choice import candidate_schedules, first_schedule, words_of
@@ -102,7 +103,8 @@ def price_schedule(task: Task, strategy: str, words: str, layout: Layout, rules:
     predicted = predict(task, layout, choice)
     degrees = [[len(stage.ranks) for stage in pipeline.stages] for pipeline in layout.pipelines]
     missing = tuple(unable(degrees, choice.name, task.settings.recompute))
-    return Priced(strategy, words, task, layout, rules, choice, predicted, memory_problem(task, predicted), missing)
+    return Priced(strategy, words, task, layout, rules, choice, predicted,
+                  memory_problem(task, layout, words, predicted), missing)
 
 
 def with_schedules(priced: Priced, allowance: Allowance) -> list[Priced]:
@@ -161,18 +163,3 @@ def exceeds_memory(task: Task, layout: Layout, peaks: Peaks | None = None) -> bo
     memory = memory_parts(task, layout, peaks)
     return any(memory[rank].total > task.machine.memory_gib(task.cluster.node_of(rank)) * USABLE_FRACTION * GIB
                for rank in served)
-
-
-def memory_problem(task: Task, predicted: Prediction) -> str:
-    """Return why a layout does not fit into memory, naming the worst rank, or nothing."""
-    worst, over = "", 0.0
-    for node in task.cluster.nodes:
-        has = task.machine.memory_gib(node) * USABLE_FRACTION
-        for rank in task.cluster.ranks_of(node):
-            need = predicted.memory_gib_per_rank[rank]
-            if need - has > over:
-                over = need - has
-                worst = (f"memory: rank {rank} ({node.slot}, {task.machine.gpu(node).name}) needs {need:.1f} GiB and "
-                         f"has {has:.1f}. Use more pipeline stages or nodes, a smaller parallel.micro_batch_size, or "
-                         "a smaller model.")
-    return worst

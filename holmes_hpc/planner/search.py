@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.alternatives import alternatives
 from holmes_hpc.planner.asymmetric import RECOMPUTATIONS
 from holmes_hpc.planner.chunking import in_chunks
 from holmes_hpc.planner.fewer_nodes import on_fewer
@@ -22,7 +23,6 @@ from holmes_hpc.planner.work import Work
 from holmes_hpc.values import Rejected
 from holmes_hpc.words import counted
 
-MOST_REJECTED = 10
 _MOST_SIMULATED = 8
 _MOST_SIMULATED_OF_ALL = 40
 """Layouts of the search for unlike pipelines that are simulated."""
@@ -63,7 +63,7 @@ def search(task: Task, progress: Progress | None = None) -> tuple[Priced, tuple[
     if not fitting:
         raise PlanRefusedError(_why(priced, refusals))
     best = choose(fitting)
-    return best, _rejected(best, priced, refusals)
+    return best, alternatives(best, priced, refusals)
 
 
 def _check_degrees(task: Task) -> None:
@@ -143,29 +143,3 @@ def _manual(task: Task) -> Priced:
         allowance = Work(task.settings.search_seconds, task.cluster.world_size).allowance()
         return min([priced, *with_schedules(priced, allowance)], key=lambda each: each.seconds)
     return priced
-
-
-def _rejected(best: Priced, priced: Sequence[Priced], refusals: Mapping[str, Sequence[str]]) -> tuple[Rejected, ...]:
-    """Return the best alternatives with figures, then what could not be planned at all."""
-    others = sorted((each for each in priced if each is not best), key=lambda each: (bool(each.reason), each.seconds))
-    kept = list(dict.fromkeys(Rejected(each.strategy, each.words, each.reason or _compared(best, each), each.predicted)
-                              for each in others))
-    # The best of every other strategy is shown even where ten layouts of the chosen one are faster.
-    first = {each.strategy: each for each in reversed(kept) if each.strategy != best.strategy}
-    chosen = kept[:MOST_REJECTED]
-    missing = [each for each in first.values() if each not in chosen]
-    chosen = sorted(chosen[:MOST_REJECTED - len(missing)] + missing, key=kept.index)
-    planned = {each.strategy for each in priced}
-    impossible = [Rejected(name, "", Counter(reasons).most_common(1)[0][0])
-                  for name, reasons in refusals.items() if name not in planned and reasons]
-    return (*chosen[:MOST_REJECTED - len(impossible)], *impossible)
-
-
-def _compared(best: Priced, other: Priced) -> str:
-    ratio = other.seconds / best.seconds - 1
-    if ratio >= 5e-4:
-        return f"{100 * ratio:.1f} % slower"
-    faster = f"{-100 * ratio:.1f} % faster" if ratio < -5e-4 else "as fast"
-    if other.missing:
-        return f"{faster}, and not yet runnable: the engine of this version lacks {' and '.join(other.missing)}"
-    return "as fast, and later in order"

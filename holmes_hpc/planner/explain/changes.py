@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.planner.describe import seconds_words
 from holmes_hpc.planner.fewer_nodes import faster_on_fewer, left_out
 from holmes_hpc.planner.groups import GroupRules, find_groups
@@ -19,6 +18,7 @@ from holmes_hpc.planner.memory import USABLE_FRACTION
 from holmes_hpc.planner.predict import predict
 from holmes_hpc.planner.schedule_choice import candidate_schedules
 from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.slow_links import faster_ethernet, on_cluster
 from holmes_hpc.planner.turns import turn_ranks
 from holmes_hpc.values import Group, Pipeline, Plan, Prediction, ScheduleChoice, Synchronization
 from holmes_hpc.values.capabilities import ENGINE
@@ -119,10 +119,6 @@ def _variants(task: Task, layout: Layout, plan: Plan, used: set[str]) -> Iterato
     yield _more_nics(task, layout, choice, used)
 
 
-def _on(task: Task, cluster: ClusterDescription) -> Task:
-    return dataclasses.replace(task, cluster=cluster, machine=dataclasses.replace(task.machine, cluster=cluster))
-
-
 def _faster_ethernet(task: Task, layout: Layout, choice: ScheduleChoice) -> Iterator[_Variant]:
     cluster = task.cluster
     if task.machine.has_real_emulation:
@@ -130,16 +126,13 @@ def _faster_ethernet(task: Task, layout: Layout, choice: ScheduleChoice) -> Iter
             rate = 2 * min(cluster.emulated_gbps(node, _ETHERNET) for node in cluster.nodes)
             faster = dataclasses.replace(cluster, rates={**cluster.rates, _ETHERNET: rate})
             yield _Variant(f"twice the emulated Ethernet (cluster.emulate.rates.ethernet={rate:g})",
-                           _on(task, faster), layout, choice)
+                           on_cluster(task, faster), layout, choice)
         return
-    nodes = tuple(dataclasses.replace(node, ethernet_gbps=2 * node.ethernet_gbps) for node in cluster.nodes)
-    links = tuple(dataclasses.replace(
-        link, bandwidth_gbps=link.bandwidth_gbps and 2 * link.bandwidth_gbps,
-        shared_gbps=link.shared_gbps and 2 * link.shared_gbps) for link in cluster.links)
-    rates = sorted({f"{node.ethernet_gbps:g}" for node in nodes}, key=float)
-    words = ("twice the bandwidth between fabrics (cluster.links)" if links else
+    faster = faster_ethernet(cluster, 2)
+    rates = sorted({f"{node.ethernet_gbps:g}" for node in faster.nodes}, key=float)
+    words = ("twice the bandwidth between fabrics (cluster.links)" if faster.links else
              f"a second Ethernet NIC per node (ethernet_gbps={'/'.join(rates)})")
-    yield _Variant(words, _on(task, dataclasses.replace(cluster, nodes=nodes, links=links)), layout, choice)
+    yield _Variant(words, on_cluster(task, faster), layout, choice)
 
 
 def _more_nics(task: Task, layout: Layout, choice: ScheduleChoice, used: set[str]) -> Iterator[_Variant]:
@@ -153,7 +146,7 @@ def _more_nics(task: Task, layout: Layout, choice: ScheduleChoice, used: set[str
                                           * (2 if node.network == _ETHERNET else 1))
                       if node.fabric == fabric else node for node in task.cluster.nodes)
         words = f"twice the {members[0].nic} NICs on the nodes of {fabric} (nics_per_node={2 * members[0].nics})"
-        yield _Variant(words, _on(task, dataclasses.replace(task.cluster, nodes=nodes)), layout, choice)
+        yield _Variant(words, on_cluster(task, dataclasses.replace(task.cluster, nodes=nodes)), layout, choice)
 
 
 def _untied(task: Task, layout: Layout, choice: ScheduleChoice, strategy: str) -> Iterator[_Variant]:

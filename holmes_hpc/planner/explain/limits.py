@@ -12,12 +12,10 @@ from holmes_hpc.planner.memory import RankMemory, peaking_rank
 from holmes_hpc.planner.network_cost import Resource
 from holmes_hpc.planner.predict import memory_parts, observe
 from holmes_hpc.planner.settings import Task
-from holmes_hpc.planner.step_prices import core_pools
+from holmes_hpc.planner.slow_links import FULL, busiest_cores, limiting_link
 from holmes_hpc.planner.traffic import resource_words
 from holmes_hpc.values import ActionKind, ScheduleChoice
 
-_FULL = 0.85
-"""Share of the step from which on a rank or a link has no time left to speak of."""
 _MOST_MEMORY_ROWS = 4
 
 
@@ -73,24 +71,15 @@ def find_limits(task: Task, layout: Layout, choice: ScheduleChoice, busy: Mappin
     links = sorted(busy.items(), key=lambda item: (-item[1], item[0]))
     capacity = {node.slot: task.machine.memory_gib(node) for node in task.cluster.nodes}
     peak, part = peaking_rank(memory, task.cluster, capacity)
-    cores = _busiest_cores(task, timeline.busy_seconds)
-    verdict = (f"the CPU cores of {cores[0]}, which the ranks share" if cores and cores[1] >= _FULL * step_seconds else
+    cores = busiest_cores(task, timeline.busy_seconds)
+    verdict = (f"the CPU cores of {cores[0]}, which the ranks share" if cores and cores[1] >= FULL * step_seconds else
                _verdict(task, layout, shares, busiest, busiest_share,
-                        [(key, seconds / step_seconds) for key, seconds in links[:1]]))
+                        _full_link(task, layout, choice, links, step_seconds, compute)))
     return Limits(
         verdict,
         shares, busiest, busiest_share,
         tuple((resource_words(key, task.cluster), seconds / step_seconds) for key, seconds in links),
         peak, part, _memory_rows(task, memory, capacity, peak))
-
-
-def _busiest_cores(task: Task, busy_seconds_of: Mapping[int, float]) -> tuple[str, float] | None:
-    """Return the cores that several ranks share and are busiest, and for how long each is busy."""
-    pools, sizes = core_pools(task)
-    busy = dict.fromkeys(sizes, 0.0)
-    for rank, pool in pools.items():
-        busy[pool] += busy_seconds_of[rank] / sizes[pool]
-    return max(busy.items(), key=lambda item: item[1]) if busy else None
 
 
 def _waits_for_sums(trace: Trace) -> dict[int, float]:
@@ -106,13 +95,22 @@ def _waits_for_sums(trace: Trace) -> dict[int, float]:
     return spent
 
 
+def _full_link(task: Task, layout: Layout, choice: ScheduleChoice, links: Sequence[tuple[Resource, float]],
+               step_seconds: float, computing: float) -> Resource | None:
+    """Return the link that limits the step, if one does: it is full, or ranks mostly wait for it."""
+    if links and links[0][1] >= FULL * step_seconds:
+        return links[0][0]
+    across = limiting_link(task, layout, choice, dict(links), step_seconds, computing)
+    return across.resource if across else None
+
+
 def _verdict(task: Task, layout: Layout, shares: Shares, busiest: int, busiest_share: float,
-             links: Sequence[tuple[Resource, float]]) -> str:
-    if shares.compute >= _FULL:
+             link: Resource | None) -> str:
+    if shares.compute >= FULL:
         return "computing"
-    if links and links[0][1] >= _FULL:
-        return resource_words(links[0][0], task.cluster)
-    if busiest_share >= _FULL:
+    if link is not None:
+        return resource_words(link, task.cluster)
+    if busiest_share >= FULL:
         stages = sorted({s for pipeline in layout.pipelines for s, stage in enumerate(pipeline.stages)
                          if busiest in stage.ranks})
         return f"the computing of stage {', '.join(map(str, stages))}, for which the others wait"

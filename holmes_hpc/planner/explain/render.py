@@ -11,6 +11,8 @@ from rich.text import Text
 from holmes_hpc.planner.describe import numbers
 from holmes_hpc.planner.explain import Explanation
 from holmes_hpc.planner.explain.limits import Limits
+from holmes_hpc.planner.memory import USABLE_FRACTION
+from holmes_hpc.planner.memory_refusal import usable_words
 from holmes_hpc.values import Plan
 
 _PARTS = {"fixed": "the device context and libraries", "optimizer": "the optimizer's moments"}
@@ -37,7 +39,7 @@ def limit_lines(limits: Limits, plan: Plan) -> tuple[str, str]:
         link = f"busiest link: {words}, {_percent(share)} of the step; "
     row, place = limits.memory[0], plan.ranks[limits.peak]
     return time, (f"{link}fullest memory: rank {limits.peak} on {place.node or place.slot} ({place.gpu}), "
-                  f"{row.total_gib:.1f} of {row.capacity_gib:.0f} GiB, most of it "
+                  f"{row.total_gib:.1f} GiB, {usable_words(row.capacity_gib)}, most of it "
                   f"{_PARTS.get(limits.peak_part, limits.peak_part)}")
 
 
@@ -45,11 +47,11 @@ def _memory(limits: Limits) -> Table:
     names = list(limits.memory[0].parts)
     table = Table(title="memory, GiB a rank", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
                   pad_edge=False)
-    for column in ("ranks", *names, "total", "of"):
+    for column in ("ranks", *names, "total", "usable", "of"):
         table.add_column(column, overflow="fold", justify="left" if column == "ranks" else "right")
     for row in limits.memory:
         table.add_row(numbers(row.ranks), *(f"{row.parts[name]:.2f}" for name in names), f"{row.total_gib:.2f}",
-                      f"{row.capacity_gib:.1f}")
+                      f"{row.capacity_gib * USABLE_FRACTION:.1f}", f"{row.capacity_gib:.1f}")
     return table
 
 

@@ -28,9 +28,24 @@ def plan_arguments(config: Any, plan: Plan, grid: Grid) -> list[tuple[str, ...]]
         found.append(("--recompute-granularity", plan.recompute))
     if plan.recompute == "full":
         found += [("--recompute-method", "uniform"), ("--recompute-num-layers", "1")]
-    found += _synchronization(plan)
-    precision = {"bfloat16": "--bf16", "float16": "--fp16"}.get(str(config.train.precision))
-    return [*found, (precision,)] if precision else found
+    return [*found, *_synchronization(plan), *_precision(config)]
+
+
+def _precision(config: Any) -> list[tuple[str, ...]]:
+    """Return the precision as our engine has it: gradients are added up and summed over ranks in float32.
+
+    Megatron does that of itself for bfloat16 alone. For float16 the loss scale starts, grows and shrinks alike; a
+    hysteresis of 1 halves it at every overflow.
+    """
+    precision = str(config.train.precision)
+    if precision == "float32":
+        return []
+    found: list[tuple[str, ...]] = [({"bfloat16": "--bf16", "float16": "--fp16"}[precision],),
+                                    ("--accumulate-allreduce-grads-in-fp32",)]
+    if precision == "float16":
+        found += [("--initial-loss-scale", f"{config.train.loss_scale:.15g}"),
+                  ("--loss-scale-window", str(config.train.loss_scale_window)), ("--hysteresis", "1")]
+    return found
 
 
 def _synchronization(plan: Plan) -> list[tuple[str, ...]]:
