@@ -17,10 +17,11 @@ from benchmarks.flashflex_model import LAYERS, Model, ModelPricing, StageOf
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import Machine
 from holmes_hpc.config.compose import compose
-from holmes_hpc.planner.asymmetric import Space, search_fleets
+from holmes_hpc.planner.asymmetric import search_fleets
 from holmes_hpc.planner.fleets import alike_fleets, share_microbatches
 from holmes_hpc.planner.placement import place, used_slots
 from holmes_hpc.planner.settings import PlanSettings, Task
+from holmes_hpc.planner.space import Space
 from holmes_hpc.planner.templates import Template
 
 CASES = {"mix_16": (4, 64, 64 / 11.236, 96 / 31.709), "readme_setup2_32": (4, 120, 120 / 35.424, 90 / 64.181),

@@ -151,6 +151,14 @@ class ModelPricing:
         """Return the gradients of a layer."""
         return _LAYER_PARAMETERS * 2.0
 
+    def table_gradient_bytes(self) -> float:
+        """Return nothing: this model sums the gradients of layers alone."""
+        return 0.0
+
+    def tied_gradient_bytes(self) -> float:
+        """Return nothing, as for the table."""
+        return 0.0
+
     def sync_seconds_a_byte(self, kinds: tuple[Kind, ...], nodes: tuple[int, ...]) -> float:
         """Return about what a byte takes: inside one node its own links, else the network."""
         inside = len(kinds) == 1 and nodes[0] == 1

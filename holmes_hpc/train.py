@@ -13,16 +13,20 @@ from holmes_hpc import front
 
 def act(config: DictConfig) -> front.Outcome:
     """Train, and return the exit status and the median tokens per second, which a sweeper can optimise."""
+    from holmes_hpc.launch.console import lasting_output
     from holmes_hpc.launch.train import train
 
-    return train(config)
+    with lasting_output():
+        return train(config)
 
 
 def sweep(configs: Sequence[DictConfig], words: Sequence[str], place: Path) -> list[front.Outcome] | None:
     """Submit all jobs of a sweep to Slurm at once, or run them here one after another; None for dry runs."""
+    from holmes_hpc.launch.console import lasting_output
     from holmes_hpc.launch.sweep import sweep as submit_all
 
-    return submit_all(configs, words, place)
+    with lasting_output():
+        return submit_all(configs, words, place)
 
 
 COMMAND = front.Command("train", "Plan one job over all partitions of the cluster, launch it, and train.", act,

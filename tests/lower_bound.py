@@ -26,10 +26,10 @@ from typing import NamedTuple
 import numpy
 from numpy.typing import NDArray
 
-from holmes_hpc.planner.asymmetric import Space
 from holmes_hpc.planner.kinds import Kind
 from holmes_hpc.planner.network_cost import NetworkCost
 from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.space import Space
 from holmes_hpc.planner.step_prices import compute_cost, stage_seconds, weight_seconds
 from holmes_hpc.values import Group
 

@@ -139,8 +139,8 @@ def test_wrong_paths_and_other_models_are_refused_before_the_start(saved: Finish
 def test_another_optimizer_is_refused_and_other_settings_are_said(saved: Finished, tmp_path: Path) -> None:
     resume = f"train.resume={checkpoint(saved, SAVED_AT)}"
     refused = run(tmp_path, "train", [*ONE, *COMMON, resume, "optimizer=sgd"])
-    assert refused.status == 1
-    assert "it holds the state of the optimizer adamw, and optimizer.name=sgd" in refused.stderr
+    assert (refused.status, refused.folder) == (2, None)
+    assert "it holds the state of the optimizer adamw, and optimizer.name=sgd; set optimizer=adamw" in refused.stderr
     changed = train(tmp_path, [*ONE, *COMMON, resume, "train.seed=7", "train.steps=8"])
     assert "train.seed was 1234 and is 7" in changed.stderr
     assert "train.steps was 16 and is 8" in changed.stderr
@@ -218,6 +218,22 @@ def test_a_full_disk_ends_the_command_with_the_reason(tmp_path: Path) -> None:
     assert "train.on_save_error=continue" in done.stderr
     assert "Traceback" not in done.stderr
     assert json.loads((tmp_path / "result.json").read_text())["status"] == "failed"
+
+
+def test_training_goes_on_where_the_disk_is_full_of_checkpoints(tmp_path: Path) -> None:
+    shell = ["unshare", "-Urm", "sh", "-c", 'mount -t tmpfs -o size=1500k tmpfs /mnt && "$@"; status=$?; '
+             "cp /mnt/*/*/result.json /mnt/*/*/metrics.jsonl .; exit $status", "sh"]
+    if subprocess.run([*shell[:4], "mount -t tmpfs tmpfs /mnt"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no small file system can be mounted here")
+    options = [*ONE, *COMMON, "launch.mode=local", "train.checkpoint_every=1", "train.keep_checkpoints=50",
+               "train.on_save_error=continue", "train.steps=40", "run.folder=/mnt"]
+    done = subprocess.run([*shell, *command("train", options)], cwd=tmp_path, env=environment(), capture_output=True,
+                          text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "No space left on device" in done.stderr
+    assert json.loads((tmp_path / "result.json").read_text())["status"] == "completed"
+    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert steps == list(range(1, 41))
 
 
 def test_a_checkpoint_can_be_looked_at_without_torch(saved: Finished) -> None:

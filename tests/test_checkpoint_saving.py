@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import torch
 from holmes_hpc.checkpoint import shard_file
 from holmes_hpc.checkpoint.entries import Entry
 from holmes_hpc.checkpoint.index import read_index
-from holmes_hpc.checkpoint.naming import newest_first, tidy
+from holmes_hpc.checkpoint.naming import looking_again, newest_first, tidy
 from holmes_hpc.checkpoint.reading import fill
 from holmes_hpc.comm.groups import connect
 from holmes_hpc.comm.networks import NodeNetworks
@@ -174,6 +175,27 @@ def test_all_ranks_take_the_newest_that_each_of_them_can_load(tmp_path):
     assert "step-000003: a shard is damaged" in said[0]
     assert "step-000002: a shard is missing" in said[1]
     assert "resuming after step 1 from" in said[2]
+
+
+def test_a_checkpoint_that_goes_while_it_is_read_gives_way_to_the_next(tmp_path):
+    path = save(tmp_path, 1, 2)
+    looks = iter([path])
+
+    def look():
+        if next(looks, None) is None:  # the run that saves goes on: step 2 takes the place of step 1
+            return [path.parent / "step-000002"]
+        return [path]
+
+    def refused_once():
+        for found in looking_again(look):
+            if found == path:
+                save(tmp_path, 2, 2)
+                shutil.rmtree(path)
+            yield found
+
+    outcomes = run_ranks(2, resumed, refused_once())
+    assert [step for step, _ in outcomes] == [2, 2]
+    assert ["refused" in text for text in outcomes[0][1]] == [True, False]
 
 
 def test_when_none_can_be_loaded_the_run_does_not_start_anew_by_itself(tmp_path):

@@ -21,6 +21,7 @@ from holmes_hpc.checkpoint.model import check_model, model_description
 from holmes_hpc.checkpoint.naming import (
     candidates,
     checkpoint_path,
+    looking_again,
     newest_first,
     partial_path,
     publish,
@@ -295,6 +296,32 @@ def test_a_path_names_one_checkpoint_or_those_of_a_run(tmp_path):
     best = paths[0].rename(tmp_path / "best")
     assert candidates(best) == [best]
     assert candidates(tmp_path / "runs") == candidates(tmp_path / "none") == []
+
+
+def test_a_folder_that_is_saved_into_meanwhile_is_looked_at_again(tmp_path):
+    looks = []
+
+    def look():
+        looks.append(newest_first(tmp_path))
+        return looks[-1]
+
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    assert [path.name for path in looking_again(look)] == ["step-000002", "step-000001"]
+    assert len(looks) == 1, "nothing has gone: what was refused stays refused"
+    names = []
+    for path in looking_again(look):
+        names.append(path.name)
+        if path.name == "step-000001":  # as with train.keep_checkpoints=2
+            save(tmp_path, 3)
+            shutil.rmtree(path)
+    assert names == ["step-000002", "step-000001", "step-000003"]
+    endless = looking_again(lambda: [save(tmp_path, 10 + len(looks), token=f"t{len(looks)}")])
+    for path in endless:
+        looks.append([])
+        shutil.rmtree(path)
+        assert len(looks) < 20
+    assert list(looking_again(list)) == []
 
 
 def test_publishing_fails_whole(tmp_path):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,17 +14,28 @@ import pytest
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.config.compose import compose
 from holmes_hpc.launch import here
+from holmes_hpc.launch.interruption import InterruptedRunError, interruptible
 from holmes_hpc.launch.torch_log import errors_only
 from holmes_hpc.planner import bind, plan
 from holmes_hpc.runs import RunFolder, read_result
 from tests.runs_for_tests import ROOT
 
+ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_both_signals_end_a_run_with_130_and_a_result(number: signal.Signals, tmp_path: Path,
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:
-    before = signal.getsignal(number)
 
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """What an interruption leaves as it is until the process ends is put back."""
+    before = {number: signal.getsignal(number) for number in ENDING}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", ENDING)
+@pytest.mark.usefixtures("handlers")
+def test_signals_end_a_run_with_130_and_a_result(number: signal.Signals, tmp_path: Path,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     def start_world(network: object, body: object) -> None:
         os.kill(os.getpid(), number)
         raise AssertionError("the signal was not taken")
@@ -37,7 +49,58 @@ def test_both_signals_end_a_run_with_130_and_a_result(number: signal.Signals, tm
     result = read_result(folder)
     assert result is not None
     assert (result["status"], result["error"]) == ("failed", f"interrupted by {number.name}")
-    assert signal.getsignal(number) == before
+
+
+@pytest.mark.usefixtures("handlers")
+def test_only_the_first_signal_interrupts() -> None:
+    with pytest.raises(InterruptedRunError, match="SIGTERM"):  # noqa: PT012
+        try:
+            with interruptible():
+                os.kill(os.getpid(), signal.SIGTERM)
+                raise AssertionError("the signal was not taken")
+        finally:
+            for number in ENDING:
+                os.kill(os.getpid(), number)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_handlers_come_back_after_a_body_that_nothing_interrupted() -> None:
+    before = [signal.getsignal(number) for number in ENDING]
+    with interruptible():
+        assert signal.getsignal(signal.SIGINT) != before[0]
+    assert [signal.getsignal(number) for number in ENDING] == before
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with interruptible():
+        os.kill(os.getpid(), signal.SIGHUP)
+
+
+LASTING = """
+import os, sys
+from holmes_hpc.launch.console import lasting_output
+name = sys.argv[1]
+reader, writer = os.pipe()
+os.close(reader)
+target = os.open(sys.argv[2], os.O_WRONLY) if len(sys.argv) > 2 else writer
+os.dup2(target, getattr(sys, name).fileno())
+with lasting_output():
+    stream = getattr(sys, name)
+    for number in range(3):
+        print("words", number, file=stream)
+        stream.flush()
+    print("kept", file=sys.stdout if name == "stderr" else sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("where", [[], ["/dev/full"]], ids=["no reader", "full"])
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_output_that_nobody_takes_ends_nothing(name: str, where: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", LASTING, name, *where], cwd=ROOT, capture_output=True, text=True,
+                          check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "kept\n")
 
 
 def test_everything_in_a_run_folder_is_documented() -> None:

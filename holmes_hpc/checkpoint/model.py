@@ -1,7 +1,8 @@
-"""Which model a checkpoint is of. Needs no torch."""
+"""Which model and optimizer a checkpoint is of. Needs no torch."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -28,3 +29,18 @@ def check_model(index: Index, architecture: Architecture) -> None:
     if different:
         raise CheckpointError(f"it is of another model: {'; '.join(different)}")
     index.check_shapes(MODEL_PREFIX, {info.name: info.shape for info in architecture.parameters()})
+
+
+def check_optimizer(index: Index, name: str) -> None:
+    """Raise CheckpointError where the checkpoint holds the state of another optimizer than `optimizer.name`."""
+    state = index.extra.get("parts", {}).get("optimizer")
+    if state is not None:
+        check_optimizer_state(state, name)
+
+
+def check_optimizer_state(state: Mapping[str, Any], name: str) -> None:
+    """Raise CheckpointError unless `state`, what an optimizer has beside tensors, is of the optimizer called `name`."""
+    found = state.get("name")
+    if found != name:
+        raise CheckpointError(f"it holds the state of the optimizer {found}, and optimizer.name={name}; set "
+                              f"optimizer={found}")

@@ -12,13 +12,14 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from holmes_hpc.checkpoint.index import INDEX_NAME, read_index
 from holmes_hpc.errors import CheckpointError
 
 _COMPLETE = re.compile(r"step-(\d{6,})")
+_MOST_LOOKS = 5
 _HIDDEN = re.compile(r"\.step-(\d{6,})\.\w+\.(partial|old|removed)")
 
 
@@ -47,6 +48,26 @@ def candidates(path: Path) -> list[Path]:
     if (path / INDEX_NAME).exists() or _COMPLETE.fullmatch(path.name):
         return [path] if path.is_dir() else []
     return newest_first(path / "checkpoints") or newest_first(path)
+
+
+def looking_again(look: Callable[[], Sequence[Path]]) -> Iterator[Path]:
+    """Yield the checkpoints that `look` finds; once all were tried, those that are new where a tried one has gone.
+
+    A run that goes on saving removes older checkpoints, also while they are read. Ask for the next only when the one
+    before could not be used. Raises OSError as the first look does.
+    """
+    tried: list[Path] = []
+    found = look()
+    for _ in range(_MOST_LOOKS):
+        for path in found:
+            tried.append(path)
+            yield path
+        if all(path.exists() for path in tried):
+            return
+        try:
+            found = [path for path in look() if path not in tried]
+        except OSError:
+            return
 
 
 def publish(partial: Path, step: int, token: str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.checkpoint.entries import Entry
 from holmes_hpc.checkpoint.index import read_index
 from holmes_hpc.checkpoint.model import check_model, model_description
-from holmes_hpc.checkpoint.naming import candidates, newest_first, tidy
+from holmes_hpc.checkpoint.naming import candidates, looking_again, newest_first, tidy
 from holmes_hpc.checkpoint.reading import fill
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.data import Dataset
@@ -99,7 +99,7 @@ class Checkpoints:
         """Wait until the last checkpoint is complete. Raises as `after_step`."""
         self._saver.finish()
 
-    def _candidates(self) -> list[Path]:
+    def _candidates(self) -> Iterable[Path]:
         """Return what to resume from, the best first: this run's own checkpoints, then those of `train.resume`."""
         try:
             for path in tidy(self._folder.checkpoints):
@@ -107,6 +107,9 @@ class Checkpoints:
         except OSError as error:
             self._say(f"WARNING: what ended writers left in {self._folder.checkpoints} cannot be cleared away: "
                       f"{error.strerror or error}")
+        return looking_again(self._look)
+
+    def _look(self) -> list[Path]:
         wanted = self._saved.train.resume
         if wanted == "never":
             return []

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from holmes_hpc.checkpoint.background import Background
+from holmes_hpc.checkpoint.refusals import Refusals
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.engine.saving import HEARTBEAT_SECONDS, Say
 from holmes_hpc.engine.sharing import share_numbers, share_texts
@@ -15,12 +16,13 @@ Loader = Callable[[Path], int]
 """Loads one checkpoint into this rank, or raises CheckpointError; returns the step that it was made after."""
 
 
-def load_newest(candidates: Sequence[Path], load: Loader, communicator: Communicator, say: Say) -> int:
+def load_newest(candidates: Iterable[Path], load: Loader, communicator: Communicator, say: Say) -> int:
     """Load the first of rank 0's `candidates` that every rank can load; return its step, 0 where there are none.
 
-    Each that is refused is said, with the reason. Raises CheckpointError when all are.
+    The next is asked for when the one before was refused, which is said with the reason. Raises CheckpointError when
+    all are.
     """
-    refused: list[str] = []
+    refused = Refusals()
     remaining = iter(candidates)
     while True:
         chosen = share_texts(str(next(remaining, "")) if communicator.rank == 0 else "", communicator)[0]
@@ -31,11 +33,11 @@ def load_newest(candidates: Sequence[Path], load: Loader, communicator: Communic
             if communicator.rank == 0:
                 say(f"resuming after step {step} from {chosen}")
             return step
-        refused.append(f"{chosen}: {reason}")
+        words = refused.add(chosen, reason)
         if communicator.rank == 0:
-            say(f"WARNING: checkpoint refused: {refused[-1]}")
+            say(f"WARNING: checkpoint refused: {words}")
     if refused:
-        raise CheckpointError(f"no checkpoint can be used. {'. '.join(refused)}. Name another one by "
+        raise CheckpointError(f"no checkpoint can be used. {refused}. Name another one by "
                               "train.resume=PATH, or start anew by train.resume=never")
     return 0
 

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.checkpoint.entries import Entry
-from holmes_hpc.checkpoint.model import MODEL_PREFIX
+from holmes_hpc.checkpoint.model import MODEL_PREFIX, check_optimizer_state
 from holmes_hpc.engine.local_model import LocalModel, Piece
-from holmes_hpc.errors import CheckpointError
 from holmes_hpc.values import Plan
 
 OPTIMIZER = "optimizer/"
@@ -153,7 +152,7 @@ class ShardedState:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Keep the numbers until the tensors are filled. Raises CheckpointError when they are another optimizer's."""
-        _check_optimizer(state, self._name)
+        check_optimizer_state(state, self._name)
         self._loading = self._numbers() | dict(state.get("numbers", {}))
 
     def state_entries(self) -> list[Entry]:
@@ -166,11 +165,6 @@ class ShardedState:
     def loaded(self) -> None:
         """Take up the numbers, now that the tensors are there."""
         self._load_numbers(self._loading)
-
-
-def _check_optimizer(state: Mapping[str, Any], name: str) -> None:
-    if state.get("name") != name:
-        raise CheckpointError(f"it holds the state of the optimizer {state.get('name')}, and optimizer.name={name}")
 
 
 class RandomState:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
@@ -26,6 +25,7 @@ from holmes_hpc.engine.optimizer import ShardOptimizer, learning_rate
 from holmes_hpc.engine.parameters import Gatherer
 from holmes_hpc.engine.precision import DTYPES
 from holmes_hpc.engine.receives import arrivals
+from holmes_hpc.engine.records import Records
 from holmes_hpc.engine.saved_state import ModelState, ParameterPieces, RandomState, ShardedState
 from holmes_hpc.engine.sharing import share_numbers
 from holmes_hpc.engine.state import StateEntry, state_entries
@@ -85,6 +85,7 @@ class Trainer:
         self._pipelines = {pipeline for pipeline, _ in plan.stages_of(rank)}
         self._validation = validation_batches(plan, job.dataset, train.validation_samples, device)
         self._checkpoints = self._make_checkpoints(dtype)
+        self._records = Records(job.folder, rank, job.say, patient=train.on_save_error == "continue")
         self._stragglers = Stragglers(plan, job.say if rank == 0 else lambda text: None)
         self._step_began = 0.0
         self._exposed_later = 0.0
@@ -108,20 +109,23 @@ class Trainer:
         for step in range(first_step, train.steps + 1):
             if self._stopping:
                 self._checkpoints.stop(step - 1)
+                self._records.finish()
                 return False
             row = self.step(step)
             last = step == train.steps
             if last or (train.validate_every and step % train.validate_every == 0):
                 row["validation_loss"] = self._validate()
-            self._write(row)
+            if self._job.rank == 0:
+                self._records.add_row(row)
             if last or (train.timeline_every and step % train.timeline_every == 0):
-                self._write_timeline(step)
+                self._records.add_timeline(step, self._timeline.rows())
             self._activity.begin("checkpoint")
             self._checkpoints.after_step(step)
             if "validation_loss" in row:
                 self._synchronise()
         self._gatherer.finish()
         self._checkpoints.finish()
+        self._records.finish()
         return True
 
     def step(self, step: int) -> dict[str, Any]:
@@ -248,13 +252,3 @@ class Trainer:
         self._job.usage.sent_since_last()
         self._activity.own_seconds()
         self._step_began = time.perf_counter()
-
-    def _write(self, row: dict[str, Any]) -> None:
-        if self._job.rank == 0:
-            self._job.folder.append_metrics(row)
-
-    def _write_timeline(self, step: int) -> None:
-        path = self._job.folder.timeline_path(self._job.rank)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            file.write("".join(json.dumps({"step": step, **record}) + "\n" for record in self._timeline.rows()))

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Mapping
 from typing import Any
 
 from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.emulation.network import EmulatedNetwork, emulated_network
 from holmes_hpc.emulation.world import World, WorldContext, start_world
 from holmes_hpc.errors import HolmesError
+from holmes_hpc.launch.ended import RESERVE, RESERVED_BYTES, clear_ended, with_way_on
 from holmes_hpc.launch.failure import FailureReport
+from holmes_hpc.launch.interruption import INTERRUPTED, InterruptedRunError, interruptible
 from holmes_hpc.launch.progress import Reporter, make_reporter
 from holmes_hpc.launch.settings import RankSettings
 from holmes_hpc.launch.supervisor import supervise
@@ -24,14 +23,7 @@ from holmes_hpc.values import Plan
 
 LOG = logging.getLogger(__name__)
 
-INTERRUPTED = 130
-RESERVE, RESERVED_BYTES = ".reserve", 16384
-"""A file that keeps space for the result until the run has ended."""
 POLL_SECONDS = 0.1
-
-
-class InterruptedRunError(Exception):
-    """The command received SIGINT or SIGTERM."""
 
 
 def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFolder, mode: str) -> int:
@@ -46,7 +38,7 @@ def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFo
     def body(context: WorldContext) -> int:
         return supervise(context, ranks)
 
-    with _signals_raise(), make_reporter(config.train.steps, sys.stderr) as reporter:
+    with interruptible(), make_reporter(config.train.steps, sys.stderr) as reporter:
         world: World | None = None
         failure = FailureReport(folder)
         try:
@@ -55,15 +47,13 @@ def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFo
         except InterruptedRunError as interruption:
             if world is not None:
                 world.kill()
-            _write_end(folder, "failed", f"interrupted by {interruption}", emulated=network is not None)
-            LOG.warning("interrupted by %s; the run is ended, its folder is %s", interruption, folder.path)
+            ended = _write_end(folder, "failed", f"interrupted by {interruption}", emulated=network is not None)
+            LOG.warning("%s; the run is ended, its folder is %s", ended, folder.path)
             return INTERRUPTED
     if status == 0:
         _write_end(folder, "completed", None, emulated=network is not None)
         return 0
-    message = failure.message()
-    _write_end(folder, "failed", message, emulated=network is not None)
-    LOG.error("%s", message)
+    LOG.error("%s", _write_end(folder, "failed", failure.message(), emulated=network is not None))
     return 1
 
 
@@ -115,24 +105,16 @@ def _handle(event: dict[str, Any], world: World, folder: RunFolder, reporter: Re
         failure.add(event)
 
 
-def _write_end(folder: RunFolder, status: str, error: str | None, *, emulated: bool) -> None:
-    """Write the result into the space that was kept for it, so that a full disk cannot hide how the run ended."""
-    (folder.path / RESERVE).unlink(missing_ok=True)
+def _write_end(folder: RunFolder, status: str, error: str | None, *, emulated: bool) -> str | None:
+    """Write the result into the space that was kept for it, so that a full disk cannot hide how the run ended.
+
+    All processes of the run are gone. Return the error, and with it how to go on.
+    """
+    clear_ended(folder)
+    if error is not None:
+        error = with_way_on(folder, error)
     try:
         write_result(folder, status=status, error=error, emulated=emulated)
     except HolmesError as refused:
         LOG.error("the result was not written: %s", refused)
-
-
-@contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into an exception of this module while the body runs."""
-    def handler(number: int, frame: FrameType | None) -> None:
-        raise InterruptedRunError(signal.Signals(number).name)
-
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
+    return error

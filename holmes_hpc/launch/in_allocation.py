@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from holmes_hpc.cluster.slurm import StepLayout, read_allocation, read_place, read_step
 from holmes_hpc.cluster.slurm.allocation import INTERACTIVE, STEP, Allocation
 from holmes_hpc.errors import HolmesError, LaunchImpossibleError, RunFailedError
+from holmes_hpc.launch.interruption import INTERRUPTED, InterruptedRunError, interruptible
 from holmes_hpc.launch.job_plan import plan_for_job
 from holmes_hpc.launch.leaving import leave_process
 from holmes_hpc.launch.progress import make_reporter
@@ -42,7 +43,9 @@ _OF_OUTER_STEP = ("SLURM_STEP", "SLURM_CPU_BIND", "SLURM_DISTRIBUTION", "SLURM_N
 def run_in_allocation(config: Any, folder: RunFolder) -> int:
     """Start one step in the allocation that this process runs in, follow it, and return the exit status.
 
-    Ctrl-C ends the step. Raises LaunchImpossibleError where the allocation has other components than the cluster file.
+    Ctrl-C, SIGTERM or a closed terminal ends the step.
+
+    Raises LaunchImpossibleError where the allocation has other components than the cluster file.
     """
     allocation = read_allocation(os.environ)
     command = allocation_command(config, folder, allocation, read_place(os.environ))
@@ -55,11 +58,13 @@ def run_in_allocation(config: Any, folder: RunFolder) -> int:
                                 stdout=log, stderr=subprocess.STDOUT, env=step_environment(os.environ),
                                 start_new_session=True)
         try:
-            status = _follow(step, folder, config.train.steps)
-        except KeyboardInterrupt:
+            with interruptible():
+                status = _follow(step, folder, config.train.steps)
+        except InterruptedRunError as interruption:
             _end_step(step)
-            write_result(folder, "failed", error="interrupted by SIGINT", emulated=False)
-            raise
+            write_result(folder, "failed", error=f"interrupted by {interruption}", emulated=False)
+            LOG.warning("interrupted by %s; the run is ended, its folder is %s", interruption, folder.path)
+            return INTERRUPTED
     ended, text = settle(folder, str(status))
     if ended == "completed":
         return 0

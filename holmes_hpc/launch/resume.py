@@ -7,8 +7,9 @@ from typing import Any
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.checkpoint.index import read_index
-from holmes_hpc.checkpoint.model import check_model
-from holmes_hpc.checkpoint.naming import candidates
+from holmes_hpc.checkpoint.model import check_model, check_optimizer
+from holmes_hpc.checkpoint.naming import candidates, looking_again
+from holmes_hpc.checkpoint.refusals import Refusals
 from holmes_hpc.errors import CheckpointError, ConfigurationError
 from holmes_hpc.paths import unreadable
 
@@ -35,13 +36,14 @@ def resolve_resume(config: Any) -> str:
             "runs/mixed/ID/checkpoints/step-000010 or its run folder, or set train.resume to auto or never."
         )
     architecture = Architecture.from_config(config.model)
-    refused = []
-    for checkpoint in found:
+    refused = Refusals()
+    for checkpoint in looking_again(lambda: candidates(path)):
         try:
             index = read_index(checkpoint)
             check_model(index, architecture)
+            check_optimizer(index, str(config.optimizer.name))
         except CheckpointError as error:
-            refused.append(f"{checkpoint.name}: {error}")
+            refused.add(checkpoint.name, str(error))
             continue
         if index.step >= config.train.steps:
             raise ConfigurationError(
@@ -50,6 +52,6 @@ def resolve_resume(config: Any) -> str:
             )
         return str(path)
     raise ConfigurationError(
-        f"train.resume={wanted}: no checkpoint there can be used. {'. '.join(refused)}. Name another one, set model to "
-        "the one it is of, or start anew by train.resume=never."
+        f"train.resume={wanted}: no checkpoint there can be used. {refused}. Name another one, set model and optimizer "
+        "to those it is of, or start anew by train.resume=never."
     )

@@ -15,8 +15,7 @@ from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import HolmesError, LaunchImpossibleError
 from holmes_hpc.launch.in_turn import run_in_turn
 from holmes_hpc.launch.job_plan import plan_for_job
-from holmes_hpc.launch.resume import resolve_resume
-from holmes_hpc.launch.train import check_before, make_folder, refuse_unsupported
+from holmes_hpc.launch.train import check_before, make_folder, refuse_unsupported, settle_resume
 from holmes_hpc.runs import read_result
 from holmes_hpc.runs.files import write_json_atomic
 from holmes_hpc.runs.find import SWEEP_FILE
@@ -99,7 +98,7 @@ def _prepare(config: Any, words: str) -> SweepRun:
     check_before(config)
     chosen = plan_for_job(config)
     refuse_unsupported(config)
-    config.train.resume = resolve_resume(config)
+    settle_resume(config)
     return SweepRun(config, make_folder(config, chosen), words)
 
 

@@ -18,6 +18,7 @@ from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.data.before import check_data_files
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.backend import NCCL, refuse_nccl_here
+from holmes_hpc.launch.ended import settle_ended
 from holmes_hpc.launch.here import run_here
 from holmes_hpc.launch.in_allocation import run_as_rank, run_in_allocation
 from holmes_hpc.launch.job_plan import plan_for_job
@@ -64,7 +65,7 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
         chosen = (plan_for_job(config, progress=progress) if decision.mode in ("slurm", "srun")
                   else plan(config, mode=decision.mode, progress=progress))
     refuse_unsupported(config)
-    config.train.resume = resolve_resume(config)
+    settle_resume(config)
     if not brief:
         console = Console(width=None if sys.stdout.isatty() else PLAN_WIDTH)
         console.print(render(chosen, cluster))
@@ -95,6 +96,16 @@ def check_before(config: Any) -> None:
         check_data_files(config.data, Architecture.from_config(config.model))
 
 
+def settle_resume(config: Any) -> None:
+    """Make `train.resume` whole, after the runs that died were settled: a checkpoint of theirs may only lack its name.
+
+    A dry run settles none. Raises ConfigurationError as `resolve_resume` does.
+    """
+    if not config.launch.dry_run:
+        heal(Path(config.run.folder), settle_ended)
+    config.train.resume = resolve_resume(config)
+
+
 def run_name(config: Any) -> str:
     """Return the run's name: the cluster's, unless `run.name` is set."""
     return str(config.run.name or config.cluster.name)
@@ -103,7 +114,6 @@ def run_name(config: Any) -> str:
 def make_folder(config: Any, chosen: Plan) -> RunFolder:
     """Make the run folder with its configuration and plan; where that fails, nothing of it stays."""
     base = Path(config.run.folder)
-    heal(base)
     return RunFolder.create(base, run_name(config), {"config.yaml": OmegaConf.to_yaml(config),
                                                      "plan.json": chosen.to_json()})
 

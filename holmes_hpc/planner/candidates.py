@@ -12,6 +12,7 @@ from holmes_hpc.planner.compute_cost import GIB, ComputeCost
 from holmes_hpc.planner.layer_split import StageCost
 from holmes_hpc.planner.memory import USABLE_FRACTION
 from holmes_hpc.planner.network_cost import NetworkCost
+from holmes_hpc.planner.ownership import TOKEN_TABLE
 from holmes_hpc.planner.pipelines import count_microbatches, overlaps
 from holmes_hpc.planner.pricing import Held, held_bytes
 from holmes_hpc.planner.settings import Task
@@ -21,6 +22,7 @@ from holmes_hpc.planner.step_prices import compute_cost, core_pools, stage_secon
 from holmes_hpc.values import Group
 from holmes_hpc.words import counted
 
+_GRADIENT_BYTES = 4
 _FEWEST_MICROBATCHES = 4
 """Micro-batches of each pipeline below which a pipeline stands idle for too long."""
 
@@ -81,6 +83,7 @@ class ShapeFacts:
         self.kinds = [tuple({(node := task.cluster.node_of(part[0])).gpu: node for part in parts}.values())
                       for parts in shape.stages]
         self.sync_seconds_a_byte = [self._sync(parts) for parts in shape.stages]
+        self.table_seconds = self._table()
         self.sharers = [self._sharers(parts) for parts in shape.stages]
         self.crowds = [max(Counter(task.cluster.node_of(part[0]).slot for part in parts).values())
                        for parts in shape.stages]
@@ -92,6 +95,20 @@ class ShapeFacts:
         ranks = tuple(part[0] for part in parts)
         group = Group("data", ranks, self.one_network or self.task.cluster.shared_network(ranks))
         return self.network.all_reduce(group, 1e9).seconds * len(parts[0]) / 1e9
+
+    def _table(self) -> float:
+        """Return seconds of summing the token table's gradient, last of all: tied, between both ends' ranks.
+
+        Inside each fabric first, then every node's part of it across.
+        """
+        first, last = self.shape.stages[0], self.shape.stages[-1]
+        tied = self.task.architecture.tied_embeddings and len(self.shape.stages) > 1
+        ranks = sorted({part[0] for parts in (first, last)[:1 + tied] for part in parts})
+        size = _GRADIENT_BYTES * self.prices.cost.parameter_count((TOKEN_TABLE,), 1)
+        if self.one_network:
+            whole = Group("data", tuple(ranks), self.one_network)
+            return self.network.all_reduce(whole, size).seconds if len(ranks) > 1 else 0.0
+        return size * self.network.hierarchical_seconds_a_byte(ranks)
 
     def _sharers(self, parts: Sequence[tuple[int, ...]]) -> int:
         """Return how many ranks share the optimizer's state of a stage's layers, where they are fewest."""
@@ -198,6 +215,7 @@ class _Stages:
             steady += self.microbatches / self.pipelines * max([0.0, *(alone for alone, _ in hops)])
         fill = (sum(times) - max(times)) / self.shape.chunks + 2 * sum(alone for alone, _ in hops)
         sync = max(self._sync_seconds(s, count) for s, count in enumerate(layers)) * self.shape.chunks
+        sync += self.facts.table_seconds
         _, cores = core_pools(self.task)
         work = self.microbatches * sum(times) / sum(cores.values()) if cores else 0.0
         return max(steady + fill, work) + sync
@@ -212,7 +230,7 @@ class _Stages:
 
     def _sync_seconds(self, s: int, layers: int) -> float:
         """Return the gradient sync of some layers of a stage."""
-        size = 4 * layers * self.cost.parameter_count(("layers.0",), len(self.shape.stages[s][0]))
+        size = _GRADIENT_BYTES * layers * self.cost.parameter_count(("layers.0",), len(self.shape.stages[s][0]))
         return self.facts.sync_seconds_a_byte[s] * size
 
     def _hop_seconds(self, s: int) -> tuple[float, float]:

@@ -14,11 +14,12 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.asymmetric import Space, micro_batch_sizes_of, propose, space_with_degrees
+from holmes_hpc.planner.asymmetric import micro_batch_sizes_of, propose
 from holmes_hpc.planner.fleets import Fleet, share_microbatches
 from holmes_hpc.planner.proposals import Proposal
 from holmes_hpc.planner.refusals import no_pipelines
 from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.space import Space, space_with_degrees
 from holmes_hpc.planner.templates import Segment, Template
 
 _MOST_PIPELINES = 64

@@ -22,7 +22,7 @@ from holmes_hpc.planner.kinds import Kind
 from holmes_hpc.planner.templates import Template
 
 _MOST_STATES = 1500
-_BISECTIONS = 14
+_BISECTIONS = 11
 _NEVER = -(2**40)
 
 

@@ -40,7 +40,7 @@ def improve(priced: Sequence[Priced], work: Work) -> list[Priced]:
                     key=lambda each: each.seconds)
     better: list[Priced] = []
     chosen = _unlike(starts)[:_STARTS]
-    for start in [each for each in chosen for each in (each, *one_warmer(each, allowance))]:
+    for start in (each for one in chosen for each in itertools.chain((one,), _warmer(one, allowance))):
         current = start
         for _ in range(0 if allowance.is_beyond(start.task, start.layout) else _MOST_ROUNDS):
             step = _best_change(current, allowance)
@@ -50,6 +50,11 @@ def improve(priced: Sequence[Priced], work: Work) -> list[Priced]:
         if current not in chosen:
             better.append(current)
     return better
+
+
+def _warmer(start: Priced, allowance: Allowance) -> Iterator[Priced]:
+    """Yield the start with one more warm-up forward, priced when it is its turn."""
+    yield from one_warmer(start, allowance)
 
 
 def _unlike(priced: Sequence[Priced]) -> list[Priced]:

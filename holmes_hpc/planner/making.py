@@ -10,6 +10,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.cluster.host import speed_words
 from holmes_hpc.planner.describe import seconds_words
+from holmes_hpc.planner.fewer_nodes import faster_on_fewer, left_out
 from holmes_hpc.planner.garbage import rare_collections
 from holmes_hpc.planner.network_cost import Resource
 from holmes_hpc.planner.priced import Priced
@@ -36,7 +37,9 @@ def plan(config: Any, mode: str | None = None, cluster: ClusterDescription | Non
     """
     task = task_of(config, mode, cluster)
     with rare_collections():
-        return assemble(task, *search(task, progress))
+        made = assemble(task, *search(task, progress))
+        fewer = faster_on_fewer(task, made.predicted.step_seconds)
+        return made if fewer is None else dataclasses.replace(made, notes=(*made.notes, _on_fewer(task, made, fewer)))
 
 
 def task_of(config: Any, mode: str | None = None, cluster: ClusterDescription | None = None) -> Task:
@@ -130,6 +133,14 @@ def _notes(whole: Task, best: Priced, sent: Sequence[Load]) -> tuple[str, ...]:
         notes.append(f"warm-up +{best.schedule.warmup_extra}: so many more forwards start upstream of each of the "
                      f"{hops} hop{'s' if hops > 1 else ''} over Ethernet, and their activations are kept")
     return tuple(notes)
+
+
+def _on_fewer(task: Task, made: Plan, fewer: Priced) -> str:
+    """Return the note of a plan that is much slower than one on some of its nodes."""
+    step = made.predicted.step_seconds
+    return (f"without {left_out(task, fewer.task)} a step takes {seconds_words(fewer.seconds)} instead of "
+            f"{seconds_words(step)}: they slow the others down. Leave them out with parallel.leave_nodes_out=true; "
+            "for a job of Slurm, which would hold them, take them out of the cluster file")
 
 
 def _slow_link(task: Task, best: Priced, busy: Mapping[Resource, float]) -> list[str]:

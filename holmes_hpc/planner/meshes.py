@@ -1,8 +1,8 @@
 """Meshes: stages that all pipelines share, with a width and a tensor-parallel degree of each stage's own.
 
 A stage of few wide tensor-parallel groups may serve the pipelines of many narrow ones: two GPUs as one group of two
-before two single ones make two pipelines. Over a step a stage of width w is busy for its share, 1 / w, of all
-micro-batches.
+before two single ones make two pipelines. Over a step a group of a stage of width w is busy for its share, 1 / w, of
+all micro-batches.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def price_meshes(pricing: StagePricing, kinds: Sequence[Kind], degrees: Sequence
 
     `known` are those of `enumerate_meshes`, which are the same for every micro-batch size.
     """
-    meshes = enumerate_meshes(kinds, degrees, num_layers, may_idle=may_idle) if known is None else known
+    meshes = enumerate_meshes(kinds, degrees, num_layers, may_idle=may_idle,
+                              wrap=pricing.tied_gradient_bytes() > 0) if known is None else known
     meshes = [mesh for mesh in meshes if depth in (None, len(mesh)) and max(w for _, _, w in mesh) <= microbatches]
     found: list[Mesh] = []
     for _, group in itertools.groupby(sorted(meshes, key=len), key=len):
@@ -59,7 +60,9 @@ def _price(pricing: StagePricing, kinds: Sequence[Kind], meshes: Sequence[tuple[
     table = StageTable(pricing, kinds, size)
     rows = numpy.array([_rows(table, mesh) for mesh in meshes])
     widths = numpy.array([[width for _, _, width in mesh] for mesh in meshes], dtype=float)
-    layer, end = rows[:, :, 0] / widths, rows[:, :, 1] / widths
+    # Of its stage's micro-batches the busiest group has as many whole ones as come out.
+    share = numpy.ceil(microbatches / widths) / microbatches
+    layer, end = rows[:, :, 0] * share, rows[:, :, 1] * share
     in_flight = numpy.array([_in_flight(mesh, microbatches) for mesh in meshes], dtype=float)
     caps = numpy.clip(room(rows, widths, in_flight), 0, num_layers)
     layers, good = cut_layers(layer, end, caps, num_layers)
@@ -91,7 +94,8 @@ def _seconds(pricing: StagePricing, kinds: Sequence[Kind], mesh: tuple[MeshStage
             lanes = min(_nodes(kinds[k], t, w), _nodes(kinds[other], u, v))
             hops += 2 * max(hop.seconds, max(t, u) * hop.node_seconds)
             period = max(period, max(t, u) * hop.node_seconds / lanes)
-    alone = [seconds * width for seconds, (_, _, width) in zip(busy, mesh, strict=True)]
+    alone = [seconds * microbatches / -(-microbatches // width) for seconds, (_, _, width) in
+             zip(busy, mesh, strict=True)]
     layer_bytes = pricing.layer_gradient_bytes()
     # Gradients of later stages are summed while the first ones are still in their last backward.
     hidden = 0.0
@@ -100,7 +104,22 @@ def _seconds(pricing: StagePricing, kinds: Sequence[Kind], mesh: tuple[MeshStage
             whole = held * layer_bytes
             sync = max(sync, whole * pricing.sync_seconds_a_byte((kinds[k],), (_nodes(kinds[k], t, w),)) - hidden)
         hidden += BACKWARD_SHARE * own
+    sync += _table_seconds(pricing, kinds, mesh)
     return microbatches * period + sum(alone) - alone[busy.index(period_alone)] + hops + sync
+
+
+def _table_seconds(pricing: StagePricing, kinds: Sequence[Kind], mesh: tuple[MeshStage, ...]) -> float:
+    """Return how long the token table's gradient is summed: last of all, and where it is tied between both ends."""
+    (k, t, w), (other, u, v) = mesh[0], mesh[-1]
+    tied = pricing.tied_gradient_bytes()
+    if tied and len(mesh) > 1:
+        if k == other:
+            return tied * pricing.sync_seconds_a_byte((kinds[k],), (_nodes(kinds[k], 1, t * w + u * v),))
+        return tied * pricing.sync_seconds_a_byte((kinds[k], kinds[other]), (
+            _nodes(kinds[k], t, w), _nodes(kinds[other], u, v)))
+    if w == 1:
+        return 0.0
+    return pricing.table_gradient_bytes() * pricing.sync_seconds_a_byte((kinds[k],), (_nodes(kinds[k], t, w),))
 
 
 def _nodes(kind: Kind, tensor: int, width: int) -> int:
@@ -108,8 +127,11 @@ def _nodes(kind: Kind, tensor: int, width: int) -> int:
 
 
 def enumerate_meshes(kinds: Sequence[Kind], degrees: Sequence[Sequence[int]], num_layers: int, *,
-                     may_idle: bool) -> list[tuple[MeshStage, ...]]:
-    """Return the meshes to look at, before anything is priced."""
+                     may_idle: bool, wrap: bool = False) -> list[tuple[MeshStage, ...]]:
+    """Return the meshes to look at, before anything is priced.
+
+    With `wrap`, which is for tied tables, those too that begin and end on one kind, the others between.
+    """
     orders = [order for order in kind_orders(len(kinds)) if may_idle or len(order) == len(kinds)]
     for counts in _COUNTS:
         options = [list(_options(k, kind, degrees[k], counts)) for k, kind in enumerate(kinds)]
@@ -125,6 +147,8 @@ def enumerate_meshes(kinds: Sequence[Kind], degrees: Sequence[Sequence[int]], nu
              for order in orders for parts in itertools.product(*(options[k] for k in order))]
     if total <= _MOST_TORN:
         found += [torn for mesh in list(found) for torn in _torn(mesh)]
+    elif wrap:
+        found += [wrapped for mesh in list(found) for wrapped in _wrapped(mesh)]
     return [mesh for mesh in dict.fromkeys(found) if len(mesh) <= num_layers]
 
 
@@ -132,6 +156,14 @@ def _torn(mesh: tuple[MeshStage, ...]) -> Iterator[tuple[MeshStage, ...]]:
     """Yield the other orders of a short mesh, in which stages of a kind do not follow one another."""
     if len(mesh) <= _MOST_TORN_STAGES:
         yield from dict.fromkeys(itertools.permutations(mesh))
+
+
+def _wrapped(mesh: tuple[MeshStage, ...]) -> Iterator[tuple[MeshStage, ...]]:
+    """Yield the meshes in which the last stage of the first kind, or all but its first, stand behind all others."""
+    own = len(list(itertools.takewhile(lambda stage: stage[0] == mesh[0][0], mesh)))
+    if 1 < own < len(mesh):
+        for kept in dict.fromkeys((1, own - 1)):
+            yield mesh[:kept] + mesh[own:] + mesh[kept:own]
 
 
 def _options(k: int, kind: Kind, degrees: Sequence[int], counts: Sequence[int]) -> Iterator[tuple[MeshStage, ...]]:

@@ -59,6 +59,29 @@ class NetworkCost:
         factor = 2 * (count - 1) / count * size_bytes
         return self._ring(group, factor, 2 * (count - 1))
 
+    def hierarchical_seconds_a_byte(self, ranks: Sequence[int]) -> float:
+        """Return about what each byte takes that ranks sum: NICs alone, those of every node that has some of them.
+
+        A ring inside each fabric; over several fabrics once more, over what every node has towards the others.
+        """
+        cluster = self.machine.cluster
+        fabrics: dict[str, dict[str, int]] = {}
+        for rank in ranks:
+            node = cluster.node_of(rank)
+            fabrics.setdefault(node.fabric, {}).setdefault(node.slot, rank)
+        seconds = 0.0
+        for nodes in fabrics.values():
+            inside = tuple(nodes.values())
+            alone = self.all_reduce(Group("data", inside, cluster.shared_network(inside)), 1e9)
+            seconds = max(seconds, max([0.0, *alone.busy.values()]) / 1e9)
+        if len(fabrics) > 1:
+            everyone = [rank for nodes in fabrics.values() for rank in nodes.values()]
+            pair = tuple(next(iter(nodes.values())) for nodes in fabrics.values())
+            traffic = self.all_reduce(Group("data", pair, cluster.shared_network(everyone)), 1e9)
+            lanes = max(1, min(len(nodes) for nodes in fabrics.values()))
+            seconds += max([0.0, *traffic.busy.values()]) / 1e9 / lanes
+        return seconds
+
     def tensor_ring(self, ranks: Sequence[int]) -> Ring:
         """Return the ring over which a stage's tensor ranks sum, with nothing else under way."""
         cluster = self.machine.cluster

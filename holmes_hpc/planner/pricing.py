@@ -10,9 +10,9 @@ from holmes_hpc.planner.compute_cost import ComputeCost
 from holmes_hpc.planner.kinds import Kind
 from holmes_hpc.planner.memory import USABLE_FRACTION
 from holmes_hpc.planner.network_cost import NetworkCost
+from holmes_hpc.planner.ownership import TOKEN_TABLE
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.step_prices import compute_cost, stage_seconds
-from holmes_hpc.values import Group
 
 _GIB = 2.0**30
 _GRADIENT_BYTES = 4
@@ -66,6 +66,14 @@ class StagePricing(Protocol):
 
     def layer_gradient_bytes(self) -> float:
         """Return the bytes of the gradients of one whole layer."""
+        ...
+
+    def table_gradient_bytes(self) -> float:
+        """Return the bytes of the gradients of the token table, which are summed when all others are ready."""
+        ...
+
+    def tied_gradient_bytes(self) -> float:
+        """Return those of the table that the first and the last stage both hold: nothing where it is not tied."""
         ...
 
     def sync_seconds_a_byte(self, kinds: tuple[Kind, ...], nodes: tuple[int, ...]) -> float:
@@ -122,6 +130,14 @@ class CostPricing:
         """See StagePricing."""
         return _GRADIENT_BYTES * self.cost.parameter_count(("layers.0",), 1)
 
+    def table_gradient_bytes(self) -> float:
+        """See StagePricing."""
+        return _GRADIENT_BYTES * self.cost.parameter_count((TOKEN_TABLE,), 1)
+
+    def tied_gradient_bytes(self) -> float:
+        """See StagePricing."""
+        return self.table_gradient_bytes() if self.task.architecture.tied_embeddings else 0.0
+
     def hop(self, before: Kind, after: Kind, samples: int) -> Hop:
         """See StagePricing."""
         raise NotImplementedError  # replaced by the cached method of the instance
@@ -147,21 +163,6 @@ class CostPricing:
         return Hop(traffic.seconds + traffic.latency_seconds, max([0.0, *traffic.busy.values()]))
 
     def _sync_seconds_a_byte(self, kinds: tuple[Kind, ...], nodes: tuple[int, ...]) -> float:
-        """A ring inside each fabric; over several fabrics once more, over what every node has towards the others."""
-        fabrics: dict[str, list[int]] = {}
-        for kind, count in zip(kinds, nodes, strict=True):
-            members = [self.task.cluster.ranks_of(node)[0] for node in kind.nodes[:count]]
-            fabrics.setdefault(kind.fabric, []).extend(members)
-        seconds = 0.0
-        for ranks in fabrics.values():
-            network = self.task.cluster.shared_network(ranks)
-            alone = self.network.all_reduce(Group("data", tuple(ranks), network), 1e9)
-            seconds = max(seconds, max([0.0, *alone.busy.values()]) / 1e9)
-        if len(fabrics) > 1:
-            across = tuple(rank for ranks in fabrics.values() for rank in ranks)
-            network = self.task.cluster.shared_network(across)
-            pair = tuple(ranks[0] for ranks in fabrics.values())
-            traffic = self.network.all_reduce(Group("data", pair, network), 1e9)
-            lanes = max(1, min(len(ranks) for ranks in fabrics.values()))
-            seconds += max([0.0, *traffic.busy.values()]) / 1e9 / lanes
-        return seconds
+        return self.network.hierarchical_seconds_a_byte([
+            self.task.cluster.ranks_of(node)[0]
+            for kind, count in zip(kinds, nodes, strict=True) for node in kind.nodes[:count]])

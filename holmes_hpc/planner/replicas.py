@@ -86,6 +86,12 @@ def find_replicas(cluster: ClusterDescription, pipelines: Sequence[Pipeline]) ->
     return Replicas(tuple(chosen), tuple(like), tuple(pipelines), max(1, round(len(components) / len(models))))
 
 
+def likeness(cluster: ClusterDescription, pipelines: Sequence[Pipeline]) -> object:
+    """Return a key that layouts share where one becomes the other by naming equal nodes and their ranks anew."""
+    return _key(cluster, [(pipeline, [[cluster.node_of(rank) for rank in stage.ranks] for stage in pipeline.stages])
+                          for pipeline in pipelines])
+
+
 def _components(slots: Sequence[set[str]]) -> list[list[int]]:
     """Return the pipelines of every component; `slots` are the nodes of each pipeline."""
     parent = list(range(len(slots)))

@@ -10,26 +10,22 @@ from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.alternatives import alternatives
 from holmes_hpc.planner.asymmetric import RECOMPUTATIONS
 from holmes_hpc.planner.chunking import in_chunks
+from holmes_hpc.planner.fewer_nodes import on_fewer
 from holmes_hpc.planner.groups import GroupRules
 from holmes_hpc.planner.improve import improve
 from holmes_hpc.planner.manual import manual_pipelines
-from holmes_hpc.planner.priced import Priced, exceeds_memory, make_layout, price_layout, with_schedules
-from holmes_hpc.planner.proposals import Proposal
+from holmes_hpc.planner.priced import Priced, price_layout, with_schedules
 from holmes_hpc.planner.refusals import MEMORY, no_plan
 from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.shortlist import price_best
 from holmes_hpc.planner.strategies import degrees_of, names, propose_by, with_defaults
-from holmes_hpc.planner.work import Work, layout_units
+from holmes_hpc.planner.work import Work
 from holmes_hpc.values import Rejected
 from holmes_hpc.words import counted
 
 _MOST_SIMULATED = 8
 _MOST_SIMULATED_OF_ALL = 40
 """Layouts of the search for unlike pipelines that are simulated."""
-_MOST_DEAR = 6
-"""Layouts that are passed over because they cost more than what is left."""
-_WARMUP_FINALISTS = 8
-_WARMUP_SHARE = 0.5
-"""Of the work, kept back for extra warm-up: across slow links it can turn the order of layouts."""
 
 Progress = Callable[[str], None]
 
@@ -57,6 +53,8 @@ def search(task: Task, progress: Progress | None = None) -> tuple[Priced, tuple[
             refusals[name].append(str(refusal))
         priced += found + _recomputed(own, name, found, refusals[name], work)
     if task.settings.strategy == "auto":
+        if task.settings.leave_nodes_out:
+            priced += on_fewer(task, min((each.seconds for each in priced if not each.reason), default=math.inf))
         work.say(f"planning: small changes to the best layouts{_so_far(priced)}")
         priced += improve(priced, work)
         if task.settings.search_chunks:
@@ -101,7 +99,8 @@ def _price_strategy(task: Task, name: str, refusals: list[str], work: Work) -> l
     priced: list[Priced] = []
     for tensor in degrees_of(name, task):
         proposals = propose_by(name, task, tensor, refusals)
-        priced += _price_best(task, proposals, work, _MOST_SIMULATED_OF_ALL if name == "auto" else _MOST_SIMULATED)
+        most = _MOST_SIMULATED_OF_ALL if name == "auto" else _MOST_SIMULATED
+        priced += price_best(task, proposals, work.allowance(), most)
         if any(not each.reason for each in priced) or not (priced or any(map(_is_memory, refusals))):
             break
     return priced
@@ -109,51 +108,6 @@ def _price_strategy(task: Task, name: str, refusals: list[str], work: Work) -> l
 
 def _is_memory(reason: str) -> bool:
     return reason.startswith(MEMORY)
-
-
-def _price_best(task: Task, proposals: Sequence[Proposal], work: Work, most: int) -> list[Priced]:
-    """Simulate the best estimates, then give the fastest of those other schedules where they pay."""
-    ranked = sorted(proposals, key=lambda each: (not each.fits, each.estimate_seconds))[:2 * most]
-    allowance = work.allowance()
-    warms_up = task.settings.schedule != "gpipe"
-    kept_back = _WARMUP_SHARE * allowance.units if warms_up else 0.0
-    priced: list[Priced] = []
-    seen: set[tuple[object, ...]] = set()
-    dear = 0
-    for proposal in ranked:
-        if len(priced) >= most or (priced and (allowance.units <= kept_back or (ranked[0].fits and not proposal.fits))):
-            break
-        try:
-            pipelines = proposal.build()
-        except PlanRefusedError:
-            continue
-        key = (pipelines, proposal.micro_batch_size, proposal.rules, proposal.task.settings.recompute,
-               tuple(node.slot for node in proposal.task.cluster.nodes))
-        if key in seen:
-            continue
-        seen.add(key)
-        try:
-            layout = make_layout(proposal.task, proposal.strategy, pipelines, proposal.micro_batch_size, proposal.rules)
-        except PlanRefusedError:
-            continue
-        if priced and layout_units(proposal.task, layout) > allowance.units - kept_back:
-            dear += 1  # Cheaper ones go before it, as long as they are not far to seek.
-            if dear > _MOST_DEAR:
-                break
-            continue
-        if any(each.reason for each in priced) and exceeds_memory(proposal.task, layout):
-            continue  # One that does not fit is simulated, for what is said of it; the work is for those that do.
-        priced.append(price_layout(proposal.task, proposal.strategy, proposal.words, pipelines,
-                                   proposal.micro_batch_size, proposal.rules, proposal.chunks,
-                                   allowance=allowance))
-    if warms_up:
-        # Layouts that swap equal fabrics take equally long, and one of them is enough.
-        fitting = sorted({round(each.seconds, 12): each for each in reversed(priced) if not each.reason}.values(),
-                         key=lambda each: each.seconds)
-        for i, each in enumerate(fitting[:_WARMUP_FINALISTS]):
-            if i == 0 or allowance.units > 0:
-                priced += with_schedules(each, allowance)
-    return priced
 
 
 def _recomputed(task: Task, name: str, priced: Sequence[Priced], refusals: Sequence[str], work: Work) -> list[Priced]:

@@ -32,7 +32,8 @@ _COUNTS = ((1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64),
 class Template:
     """A priced template. `period` is the longest stage's forward and backward, `work` all stages' together.
 
-    `hops` is what a micro-batch spends between stages, there and back; `layers` is the cut.
+    `hops` is what a micro-batch spends between stages, there and back, and a tied table between the ends of the
+    pipeline; `layers` is the cut.
     """
 
     segments: tuple[Segment, ...]
@@ -106,6 +107,7 @@ class StageTable:
         self.pricing, self.kinds, self.samples = pricing, kinds, samples
         self.rows: dict[tuple[int, int, bool, bool], tuple[float, ...]] = {}
         self.borders: dict[tuple[Segment, Segment], tuple[float, float]] = {}
+        self.ties: dict[tuple[int, int], float] = {}
 
     def row(self, kind: int, tensor: int, first: bool, last: bool) -> tuple[float, ...]:
         """Return the seconds of a layer and of the ends, then bytes.
@@ -138,6 +140,16 @@ class StageTable:
             busiest = max(busiest, busy)
         return total, busiest
 
+    def tied(self, segments: tuple[Segment, ...]) -> float:
+        """Return how long the tied table is summed between a first and a last stage in unlike fabrics."""
+        ends = segments[0][0], segments[-1][0]
+        if ends not in self.ties:
+            first, last = (self.kinds[k] for k in ends)
+            size = self.pricing.tied_gradient_bytes() if first.fabric != last.fabric else 0.0
+            self.ties[ends] = size * self.pricing.sync_seconds_a_byte((first, last), (
+                len(first.nodes), len(last.nodes))) if size else 0.0
+        return self.ties[ends]
+
     def _border(self, before: Segment, after: Segment) -> tuple[float, float]:
         a, b = self.kinds[before[0]], self.kinds[after[0]]
         hop = self.pricing.hop(a, b, self.samples)
@@ -158,7 +170,8 @@ def _price_depth(table: StageTable, group: list[tuple[Segment, ...]], depth: int
     cuts, longest, work = layers.astype(int).tolist(), times.max(axis=1).tolist(), times.sum(axis=1).tolist()
     for i in numpy.flatnonzero(good).tolist():
         hops, busiest = table.hops(group[i])
-        yield Template(group[i], tuple(cuts[i]), max(longest[i], busiest), work[i], hops)
+        yield Template(group[i], tuple(cuts[i]), max(longest[i], busiest), work[i],
+                       hops + table.tied(group[i]))
 
 
 def room(rows: NDArray[numpy.float64], shared_by: NDArray[numpy.float64],

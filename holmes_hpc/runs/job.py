@@ -143,6 +143,20 @@ def main_is_alive(job: Mapping[str, Any]) -> bool | None:
     return False if Path(f"/proc/{pid}").exists() else _may_be_hidden(pid)
 
 
+def ranks_are_alive(job: Mapping[str, Any]) -> bool:
+    """Say whether a rank of a job.json of this host still ends, which takes a moment after its main process died.
+
+    Ranks name themselves `rank3 NODE`, which tells them from a process that was given the pid since.
+    """
+    for row in job.get("ranks") or ():
+        pid, name = row.get("pid"), f"rank{row.get('rank')} "
+        if isinstance(pid, int) and process_start(pid) is not None:
+            with suppress(OSError):
+                if Path(f"/proc/{pid}/comm").read_text(errors="replace").startswith(name):
+                    return True
+    return False
+
+
 def _may_be_hidden(pid: int) -> bool:
     """Say whether a process lives that /proc does not show, as other users' with `hidepid`."""
     try:

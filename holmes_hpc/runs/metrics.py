@@ -34,7 +34,9 @@ class MetricsWriter:
         """Append one record; NaN and infinities become null."""
         line = (json.dumps(finite(record)) + "\n").encode()
         try:
+            size = os.fstat(self._descriptor).st_size
             if os.write(self._descriptor, line) < len(line):
+                os.ftruncate(self._descriptor, size)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise storage_error(self.path, error) from error

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.runs.folder import RunFolder
-from holmes_hpc.runs.job import main_is_alive
+from holmes_hpc.runs.job import main_is_alive, ranks_are_alive
 from holmes_hpc.runs.metrics import read_json_lines, read_last_json_line
 
 STATUSES = ("completed", "preempted", "failed")
@@ -79,11 +80,12 @@ def read_result(folder: RunFolder) -> dict[str, Any] | None:
     return result if isinstance(result, dict) else None
 
 
-def heal(base: Path) -> list[RunFolder]:
+def heal(base: Path, settle: Callable[[RunFolder], str] | None = None) -> list[RunFolder]:
     """Write `failed` for the runs under `base` whose main process died without a result; return them.
 
-    Left alone: runs that go on, Slurm jobs (Slurm knows their state), runs of another host, and folders that
-    cannot be read or written.
+    `settle` clears away what such a run left, and returns how to go on with it, for its result. Left alone: runs that
+    go on or have a rank that does, Slurm jobs (Slurm knows their state), runs of another host, and folders that cannot
+    be read or written.
     """
     healed = []
     for job_path in _jobs_below(Path(base).expanduser()):
@@ -91,10 +93,10 @@ def heal(base: Path) -> list[RunFolder]:
         job = read_json(job_path)
         if folder.result_path.exists() or not isinstance(job, dict) or job.get("job_id") is not None:
             continue
-        if main_is_alive(job) is not False or folder.result_path.exists():
+        if main_is_alive(job) is not False or ranks_are_alive(job) or folder.result_path.exists():
             continue  # asked again: the run may have written it and ended between the two questions
         try:
-            _write_failed(folder, job)
+            _write_failed(folder, job, settle(folder) if settle is not None else "start the run again")
         except (HolmesError, OSError) as error:
             _log.debug("%s was not healed: %s", folder.path, error)
             continue
@@ -109,11 +111,11 @@ def _jobs_below(base: Path) -> list[Path]:
         return []  # it cannot be searched: whoever writes there says so
 
 
-def _write_failed(folder: RunFolder, job: dict[str, Any]) -> None:
+def _write_failed(folder: RunFolder, job: dict[str, Any], remedy: str) -> None:
     emulated = job.get("emulated")
     if emulated is None:
         emulated = any(record.get("emulated") for record in read_metrics(folder))
     write_result(
         folder, "failed", emulated=bool(emulated),
         error=f"the main process (pid {job['main_pid']} on {job['host']}) ended without writing a result, as "
-              f"after kill -9 or a power failure; the run's processes ended with it. Start the run again")
+              f"after kill -9 or a power failure; the run's processes ended with it; {remedy}")

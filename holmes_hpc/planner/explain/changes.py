@@ -1,6 +1,7 @@
 """What the user could change, and what it would give: the same layout, predicted again on a changed machine or task.
 
-The layout stays as it is, so that a figure is what at least is to be had; a new search may find more.
+The layout stays as it is, so that a figure is what at least is to be had; a new search may find more. Only where nodes
+are left out it is another one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from holmes_hpc.planner.describe import seconds_words
+from holmes_hpc.planner.fewer_nodes import faster_on_fewer, left_out
 from holmes_hpc.planner.groups import GroupRules, find_groups
 from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.memory import USABLE_FRACTION
@@ -67,7 +70,19 @@ def find_changes(task: Task, layout: Layout, plan: Plan, used: set[str]) -> tupl
             if gain > (best.gain if best else _LEAST_GAIN) and _fits(variant.task, other):
                 best = Change(variant.words, gain)
         found += [best] if best else []
+    found += _fewer_nodes(task, plan)
     return tuple(sorted(found, key=lambda change: -change.gain)[:MOST_CHANGES])
+
+
+def _fewer_nodes(task: Task, plan: Plan) -> list[Change]:
+    """Return the change to some of the nodes, planned anew: the only one that is another layout."""
+    step = plan.predicted.step_seconds
+    fewer = faster_on_fewer(task, step)
+    if fewer is None:
+        return []
+    words = (f"without {left_out(task, fewer.task)}, planned anew: {seconds_words(fewer.seconds)} a step "
+             "(parallel.leave_nodes_out=true)")
+    return [Change(words, step / fewer.seconds - 1)]
 
 
 def _cost(variant: _Variant) -> int:

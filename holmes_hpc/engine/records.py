@@ -1,0 +1,59 @@
+"""What the ranks write of every step: rows of metrics.jsonl, and timelines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from holmes_hpc.errors import HolmesError
+from holmes_hpc.runs import RunFolder
+
+
+class Records:
+    """Writes the records of one rank.
+
+    With `patient`, a disk that refuses them does not end the run: rows of the metrics are kept and written once it
+    takes them, and a timeline is left out. A checkpoint that fails for want of space takes all of it for a moment, so
+    that `train.on_save_error=continue` needs this.
+    """
+
+    def __init__(self, folder: RunFolder, rank: int, say: Callable[[str], None], *, patient: bool) -> None:
+        self._folder, self._rank, self._say, self._patient = folder, rank, say, patient
+        self._kept: list[Mapping[str, Any]] = []
+        self._refused = False
+
+    def add_row(self, row: Mapping[str, Any]) -> None:
+        """Append a row to metrics.jsonl. Raises as `files.storage_error` says, unless it may wait."""
+        self._kept.append(row)
+        try:
+            self._write_kept()
+        except HolmesError as error:
+            self._bear(error, "rows of the metrics are kept until it takes them")
+
+    def add_timeline(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append a step to this rank's timeline. Raises OSError, unless it may be left out."""
+        path = self._folder.timeline_path(self._rank)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a") as file:
+                file.write("".join(json.dumps({"step": step, **row}) + "\n" for row in rows))
+        except OSError as error:
+            self._bear(error, "timelines are left out until it takes them")
+
+    def finish(self) -> None:
+        """Write what was kept. Raises as `files.storage_error` says."""
+        self._write_kept()
+
+    def _write_kept(self) -> None:
+        while self._kept:
+            self._folder.append_metrics(self._kept[0])
+            self._kept.pop(0)
+        self._refused = False
+
+    def _bear(self, error: Exception, what: str) -> None:
+        if not self._patient:
+            raise error
+        if not self._refused:
+            self._say(f"WARNING: {error}; training goes on (train.on_save_error=continue), {what}")
+        self._refused = True

@@ -1,0 +1,43 @@
+"""Signals that end a run which a command follows."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+INTERRUPTED = 130
+"""The exit status of a command that a signal ended."""
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class InterruptedRunError(Exception):
+    """The command was told to end; the message is the signal's name."""
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise InterruptedRunError in the body at the first SIGINT, SIGTERM or SIGHUP; all later ones do nothing.
+
+    People press Ctrl-C twice, and `make` and `timeout` pass on what the terminal sends too; what is to be done at the
+    end must not be cut off by that, so after an interruption these signals do nothing up to the end of the process.
+    SIGHUP stays ignored where it was, as `nohup` does.
+    """
+    interrupted = False
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        if not interrupted:
+            interrupted = True
+            raise InterruptedRunError(signal.Signals(number).name)
+
+    handled = [number for number in _ENDING
+               if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in handled}
+    try:
+        yield
+    finally:
+        # Python itself would put the default of a handler back at its end, and a late signal kill it there.
+        for number, previous in before.items():
+            signal.signal(number, signal.SIG_IGN if interrupted else previous)

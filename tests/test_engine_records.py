@@ -1,0 +1,64 @@
+"""What the ranks write of every step, on a disk that is full for a while."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holmes_hpc.engine.records import Records
+from holmes_hpc.errors import RunFailedError
+from holmes_hpc.runs import RunFolder, read_metrics
+
+
+class FullAtTimes(RunFolder):
+    """A run folder whose disk is full while the file `full` exists beside it."""
+
+    def append_metrics(self, record: Any) -> None:
+        if (self.path / "full").exists():
+            raise RunFailedError("the disk or the quota is full")
+        super().append_metrics(record)
+
+    def timeline_path(self, rank: int) -> Path:
+        return Path("/dev/full") if (self.path / "full").exists() else super().timeline_path(rank)
+
+
+def records_of(folder: RunFolder, *, patient: bool) -> tuple[Records, list[str]]:
+    said: list[str] = []
+    return Records(folder, 0, said.append, patient=patient), said
+
+
+def test_rows_wait_and_keep_their_order(tmp_path: Path) -> None:
+    folder = FullAtTimes(tmp_path)
+    records, said = records_of(folder, patient=True)
+    for step in range(1, 7):
+        if step in (2, 5):
+            (tmp_path / "full").touch()
+        if step == 4:
+            (tmp_path / "full").unlink()
+        records.add_row({"step": step})
+        records.add_timeline(step, [{"action": "O"}])
+    assert [row["step"] for row in read_metrics(folder)] == [1, 2, 3, 4]
+    assert len(said) == 2, "once each time"
+    assert "training goes on" in said[0]
+    with pytest.raises(RunFailedError):
+        records.finish()
+    (tmp_path / "full").unlink()
+    records.finish()
+    assert [row["step"] for row in read_metrics(folder)] == [1, 2, 3, 4, 5, 6]
+    lines = folder.timeline_path(0).read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 4]
+
+
+def test_without_patience_the_error_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "full").touch()
+    records, said = records_of(FullAtTimes(tmp_path), patient=False)
+    with pytest.raises(RunFailedError):
+        records.add_row({"step": 1})
+    with pytest.raises(OSError) as caught:
+        records.add_timeline(1, [{"action": "O"}])
+    assert caught.value.errno == errno.ENOSPC
+    assert not said

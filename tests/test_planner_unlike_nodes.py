@@ -1,0 +1,79 @@
+"""Small clusters of unlike GPUs: what the closed forms say of tied tables and shared layers, and what is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from holmes_hpc.planner.fleets import Fleet
+from holmes_hpc.planner.meshes import Mesh, enumerate_meshes, price_meshes
+from holmes_hpc.planner.replicas import likeness
+from holmes_hpc.planner.search import search
+from holmes_hpc.planner.space import Space
+from holmes_hpc.values import Pipeline, Stage
+from tests.planner_problems import Problem
+
+ALL = "parallel.leave_nodes_out=false"
+TWO = Problem("two", (("a100-80g", "hdr200", (2, 2)), ("t4", "eth25", (2,))), layers=6, batch=16, hidden=768,
+              ethernet_gbps=10, tied=True, vocabulary=50257)
+UNTIED = Problem("two", TWO.fabrics, layers=6, batch=16, hidden=768, ethernet_gbps=10, vocabulary=50257)
+THREE = Problem("three", (("v100", "hdr200", (4, 4)), ("a100-80g", "roce100", (2,)), ("t4", "eth25", (2, 2))),
+                layers=12, batch=64, hidden=768, tied=True, vocabulary=50257)
+
+
+def meshes(problem: Problem) -> dict[tuple[tuple[int, int, int], ...], Mesh]:
+    space = Space(problem.task(ALL))
+    priced = price_meshes(space.pricing, space.kinds, space.degrees, space.num_layers, None, 2, 8, may_idle=False)
+    return {mesh.stages: mesh for mesh in priced}
+
+
+def test_a_tied_table_between_fabrics_costs_what_ethernet_takes_for_it() -> None:
+    """The table crosses 10 Gb/s of one node twice halved: its bytes times 2 (R - 1) / R of two ranks."""
+    across = ((0, 1, 4), (1, 1, 2))
+    table = 4 * 50257 * 768
+    tied, untied = meshes(TWO)[across], meshes(UNTIED)[across]
+    assert tied.layers == untied.layers
+    assert tied.seconds - untied.seconds == pytest.approx(8 * table / 10e9, rel=0.3)
+
+
+def test_meshes_that_begin_and_end_on_one_kind_are_looked_at_where_the_table_is_tied() -> None:
+    space = Space(THREE.task(ALL))
+    plain = enumerate_meshes(space.kinds, space.degrees, space.num_layers, may_idle=False)
+    wrapped = enumerate_meshes(space.kinds, space.degrees, space.num_layers, may_idle=False, wrap=True)
+    assert set(plain) < set(wrapped)
+    new = set(wrapped) - set(plain)
+    assert all(mesh[0][0] == mesh[-1][0] and {kind for kind, _, _ in mesh} == {0, 1, 2} for mesh in new)
+
+
+@pytest.mark.parametrize("problem", [TWO, THREE], ids=lambda problem: problem.name)
+def test_the_plan_keeps_a_tied_table_inside_a_fabric(problem: Problem) -> None:
+    best, _ = search(problem.task(ALL))
+    ends = {best.task.cluster.node_of(pipeline.stages[s].ranks[0]).fabric
+            for pipeline in best.layout.pipelines for s in (0, -1)}
+    assert len(ends) == 1
+    assert best.task.cluster.world_size == problem.task(ALL).cluster.world_size
+
+
+def test_layers_that_unlike_pipelines_hold_in_unlike_fabrics_are_summed_across() -> None:
+    space = Space(UNTIED.task(ALL))
+    forth, back = space.templates(1, [((0, 1, 1), (1, 1, 1)), ((1, 1, 1), (0, 1, 1))])
+
+    def seconds(*templates: object) -> float:
+        return space.placed_seconds(Fleet(tuple((each, 4) for each in templates), 0.0), 1, together=True)  # type: ignore[misc]
+
+    crossing = sum(a != b for a, b in zip((0,) * forth.layers[0] + (1,) * forth.layers[1],
+                                          (1,) * back.layers[0] + (0,) * back.layers[1], strict=True))
+    alone = max(seconds(forth, forth), seconds(back, back))
+    least = crossing * space.pricing.layer_gradient_bytes() * space.pricing.sync_seconds_a_byte(space.kinds, (2, 1))
+    assert seconds(forth, back) >= max(seconds(forth), seconds(back)) + 0.99 * least
+    assert seconds(forth, back) > alone
+
+
+def test_layouts_are_alike_where_only_equal_nodes_change_names() -> None:
+    cluster = TWO.task(ALL).cluster
+
+    def layout(*ranks: tuple[int, int]) -> object:
+        return likeness(cluster, [Pipeline(4, (Stage((a,), 0, 3), Stage((b,), 3, 3))) for a, b in ranks])
+
+    assert layout((0, 2), (1, 3)) == layout((2, 0), (3, 1)) == layout((1, 3), (0, 2))
+    assert layout((0, 2), (1, 3)) != layout((0, 1), (2, 3))
+    assert layout((0, 4), (1, 5)) != layout((0, 2), (1, 3))
