@@ -42,10 +42,31 @@ def test_one_strategy_gives_its_cause_alone(overrides: tuple[str, ...]) -> None:
     assert "\n" not in words and "memory" not in words
 
 
+@pytest.mark.parametrize(("overrides", "remedy", "useless"), [
+    (["parallel=auto", "parallel.data=8", "model=gpt_145_6b"], "parallel.data to at most 7", "smaller model"),
+    (["parallel=flashflex", "parallel.pipeline=1", "model.num_heads=1", "model.hidden_size=8"],
+     "parallel.pipeline above 1", "raise model.num_layers"),
+    (["parallel=megatron", "parallel.data=8", "model.num_layers=1"], "lower parallel.data", "raise model.num_layers"),
+])
+def test_remedies_are_of_settings_that_stand_in_the_way(overrides: list[str], remedy: str, useless: str) -> None:
+    words = refused("train.global_batch_size=7", *overrides)
+    assert remedy in words and useless not in words
+
+
 def test_memory_is_named_where_it_is_the_cause_with_what_was_asked() -> None:
     words = refused("parallel=flashflex", "model=gpt_145_6b", "parallel.tensor=2")
     assert words.startswith("memory: ") and "with parallel.tensor=2." in words
     assert "smaller parallel.micro_batch_size" not in words, "of one sample it cannot be smaller"
+
+
+@pytest.mark.parametrize(("overrides", "remedies"), [
+    (["parallel.pipeline=4", "parallel.chunks=2", "parallel.schedule=interleaved"],
+     "Set parallel.pipeline above 4 or parallel.tensor above 1 or "),
+    (["parallel.pipeline=4", "parallel.tensor=2"], "Set train.precision=bfloat16; or take more nodes"),
+    (["parallel.pipeline=4", "parallel.tensor=2", "train.precision=bfloat16"], ". Take more nodes or a smaller model."),
+])
+def test_remedies_against_memory_are_within_the_cluster(overrides: list[str], remedies: str) -> None:
+    assert remedies in refused("parallel=megatron", "model=gpt_145_6b", "parallel.recompute=full", *overrides)
 
 
 def test_degrees_that_fill_no_nodes_are_named_and_unset_ones_are_not() -> None:

@@ -144,9 +144,14 @@ def make_candidate(task: Task, shape: Shape, micro_batch_size: int, facts: Shape
 def _remedy(task: Task, shape: Shape, size: int, pipelines: int) -> str:
     """Return what gives each pipeline a micro-batch: what is at its limit already is not among it."""
     smaller = " or lower parallel.micro_batch_size" if size > 1 else ""
-    deeper = len(shape.stages) < task.architecture.num_layers
-    fewer = ", or use fewer pipelines (a larger parallel.pipeline)" if deeper else (
-        "" if smaller else ", or raise model.num_layers: deeper pipelines are fewer")
+    if task.settings.data is not None:
+        fewer = ", or lower parallel.data"
+    elif len(shape.stages) < task.architecture.num_layers:
+        fewer = ", or use fewer pipelines (a larger parallel.pipeline)"
+    elif task.settings.pipeline is None and not smaller:
+        fewer = ", or raise model.num_layers: deeper pipelines are fewer"
+    else:
+        fewer = ""
     enough = "a multiple of" if shape.equal_pipelines else "at least"
     return f"Set train.global_batch_size to {enough} {pipelines * size}{smaller}{fewer}."
 

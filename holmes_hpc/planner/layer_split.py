@@ -111,7 +111,8 @@ def check_enough(num_layers: int, num_stages: int) -> None:
     if num_stages > num_layers:
         raise PlanRefusedError(
             f"{num_stages} pipeline stages need at least as many layers, and the model has "
-            f"{num_layers}. Lower parallel.pipeline to at most {num_layers}, or raise model.num_layers."
+            f"{num_layers}. Lower parallel.pipeline (times parallel.chunks, where that is set) to at most "
+            f"{num_layers}, or raise model.num_layers."
         )
 
 

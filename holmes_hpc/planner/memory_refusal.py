@@ -44,9 +44,11 @@ def _words(task: Task, layout: Layout, words: str, rank: int, need: float) -> st
     places = sorted({(s, len(pipeline.stages)) for pipeline in layout.pipelines
                      for s, stage in enumerate(pipeline.stages) if rank in stage.ranks})
     stages = " and ".join(f"{s} of {depth}" for s, depth in places)
+    settings = " or ".join(_remedies(task, layout, parts))
+    remedies = f"Set {settings}; or take" if settings else "Take"
     return (f"memory: rank {rank} ({node.slot}, {task.machine.gpu(node).name}) needs {need:.1f} GiB as stage {stages}, "
-            f"and has {usable_words(task.machine.memory_gib(node))}: {told}{LAYOUT}{words}. Set "
-            f"{' or '.join(_remedies(task, layout, parts))}; or take more nodes or a smaller model.")
+            f"and has {usable_words(task.machine.memory_gib(node))}: {told}{LAYOUT}{words}. "
+            f"{remedies} more nodes or a smaller model.")
 
 
 def _parts(task: Task, layout: Layout, rank: int, need: float) -> Mapping[str, float]:
@@ -64,7 +66,9 @@ def _remedies(task: Task, layout: Layout, parts: Mapping[str, float]) -> Iterato
     """Yield the settings that would make the largest part smaller."""
     settings = task.settings
     tensor = max(len(stage.ranks) for pipeline in layout.pipelines for stage in pipeline.stages)
-    depth = max(len(pipeline.stages) for pipeline in layout.pipelines)
+    stages = max(len(pipeline.stages) for pipeline in layout.pipelines)
+    # In chunks the same ranks hold several stages.
+    depth = max(len({stage.ranks for stage in pipeline.stages}) for pipeline in layout.pipelines)
     if parts["activations"] + parts["workspace"] > parts["parameters"] + parts["gradients"] + parts["optimizer"]:
         if layout.micro_batch_size > 1:
             yield f"parallel.micro_batch_size below {layout.micro_batch_size}"
@@ -74,7 +78,7 @@ def _remedies(task: Task, layout: Layout, parts: Mapping[str, float]) -> Iterato
         yield "optimizer.sharded=true"
     if settings.strategy == "manual":
         yield "parallel.pipelines with more stages"
-    elif depth < task.architecture.num_layers:
+    elif stages < task.architecture.num_layers and depth * tensor < task.cluster.world_size:
         yield f"parallel.pipeline above {depth}"
     if settings.strategy != "manual" and any(node.gpus > tensor for node in task.cluster.nodes):
         yield f"parallel.tensor above {tensor}"

@@ -26,11 +26,15 @@ def no_pipelines(task: Task, tensor: int, sizes: Sequence[int], *, short_of_memo
     size = min(sizes)
     microbatches = batch // size
     stages, parts = counted(deepest, "stage"), counted(microbatches, "micro-batch")
+    gives = f"each with a micro-batch of its own, and train.global_batch_size={batch} gives {parts}"
+    if settings.data is not None and settings.data > microbatches:
+        return (f"parallel.data={settings.data} are as many pipelines, {gives}. Set train.global_batch_size to at "
+                f"least {settings.data * size}, or parallel.data to at most {microbatches}.")
     if needed > microbatches:
+        deeper = "raise model.num_layers" if deepest == layers else f"parallel.pipeline above {deepest}"
         return (f"a pipeline of this model has at most {stages} (model.num_layers={layers}{asked}) of at most "
-                f"{counted(tensor, 'GPU')}, so {counted(world, 'rank')} are at least {needed} pipelines, each with a "
-                f"micro-batch of its own, and train.global_batch_size={batch} gives {parts}. Set "
-                f"train.global_batch_size to at least {needed * size}, raise model.num_layers, or use fewer nodes.")
+                f"{counted(tensor, 'GPU')}, so {counted(world, 'rank')} are at least {needed} pipelines, {gives}. Set "
+                f"train.global_batch_size to at least {needed * size}, {deeper}, or use fewer nodes.")
     if short_of_memory:
         smaller = ", a smaller parallel.micro_batch_size" if size > 1 else ""
         return (f"{MEMORY}no pipelines that fill these nodes hold the model{asked and ' with ' + asked[2:]}. Use more "
