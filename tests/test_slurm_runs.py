@@ -59,7 +59,8 @@ def test_one_job_over_two_partitions_trains_as_one_process(
         assert [row[key] for row in found] == pytest.approx([row[key] for row in one_process], rel=1e-5)
     assert not any(row["emulated"] for row in found)
     gradient_bytes = 4 * 12 * 32**2 * 4
-    assert all(row["bytes_fabric"] > gradient_bytes for row in found)
+    # The first step has no gather before it, and what a NIC has not sent yet at a step's end counts in the next one.
+    assert all(row["bytes_fabric"] > 2 * gradient_bytes for row in found[1:]), [row["bytes_fabric"] for row in found]
     result = json.loads((folder / "result.json").read_text())
     assert result["status"] == "completed"
 
