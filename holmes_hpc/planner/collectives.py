@@ -57,6 +57,7 @@ class Collectives:
         self.gather_waits: dict[Key, list[int]] = {}
         self.after: dict[tuple[int, Place], list[tuple[float, int, int]]] = {}
         self.needs: dict[tuple[int, Place], list[tuple[float, Key]]] = {}
+        """By rank and stage, until its first forward: what of its parameters is gathered under that."""
         places = {(rank, (action.pipeline, action.stage)) for rank, actions in schedule.actions.items()
                   for action in actions if action.kind is ActionKind.FORWARD}
         places_of: dict[int, list[Place]] = {}
@@ -184,10 +185,6 @@ class Collectives:
                 self.gather_waits.setdefault(key, []).append(rank)
                 return False
         return True
-
-    def needs_gathers(self, rank: int, place: Place) -> bool:
-        """Return whether this is the first forward of a stage of which parameters are gathered under it."""
-        return (rank, place) in self.needs
 
     def forward_end(self, rank: int, place: Place, seconds: float) -> float:
         """Return the earliest end of the first forward of a stage that waited for its parameters layer by layer."""

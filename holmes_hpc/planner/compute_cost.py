@@ -104,11 +104,15 @@ class ComputeCost:
 
     def workspace_bytes(self, units: tuple[str, ...], samples: int, tensor: int = 1) -> float:
         """Return the largest passing tensors: the gradient of the logits, or a layer that is computed again."""
-        layers, others = _summary(units)
-        key = (self.architecture, samples, tensor, self.element_bytes)
-        again = _kept_bytes("layers.0", *key, "none", self.sequence_parallel) if layers else 0.0
-        logits = 4.0 * samples * self.architecture.sequence_length * self.architecture.vocab_size / tensor
-        return max(again if self.recompute == "full" else 0.0, logits if "head" in others else 0.0)
+        known = "workspace", units, samples, tensor
+        if known not in self.known:
+            layers, others = _summary(units)
+            key = (self.architecture, samples, tensor, self.element_bytes)
+            again = _kept_bytes("layers.0", *key, "none", self.sequence_parallel) if layers else 0.0
+            logits = 4.0 * samples * self.architecture.sequence_length * self.architecture.vocab_size / tensor
+            self.known[known] = max(again if self.recompute == "full" else 0.0, logits if "head" in others else 0.0)
+        found: float = self.known[known]
+        return found
 
     def static_gib(self, node: Node, parameters: float) -> float:
         """Return the memory that does not depend on micro-batches: states and the device context."""

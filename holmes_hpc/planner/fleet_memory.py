@@ -93,6 +93,6 @@ class FleetMemory:
         """Return whether every stage fits; its state is shared as if by the harmonic mean over its layers."""
         shared_by = self._shared_by(template, owners)
         mean = numpy.array([len(each) / sum(1 / count for count in each) for each in shared_by])
-        rows = numpy.array(stage_rows(self.table(size), template.segments, template.depth))
+        rows = numpy.array(stage_rows(self.table(size), template.segments))
         in_flight = numpy.arange(template.depth, 0, -1, dtype=float)
         return bool((room(rows, mean, in_flight) >= numpy.array(template.layers)).all())

@@ -93,6 +93,7 @@ class Knapsack:
         self.group = numpy.array([places[weight] for _, weight in chosen], dtype=numpy.int64)
         self.fill = numpy.array([t.fill + s for t, s in zip(self.templates, self.syncs, strict=True)])
         self.period = numpy.array([t.period for t in self.templates])
+        self.moves = list(self._moves())
 
     def fleets(self, seconds: float, *, may_idle: bool) -> Iterator[Fleet]:
         """Yield the best fleet on all nodes and, where nodes may be left out, the best on any number of nodes.
@@ -120,6 +121,18 @@ class Knapsack:
         fits = all(each <= limit for each, limit in zip(weight, self.limits, strict=True))
         return (copies, weight) if fits and copies <= self.microbatches else None
 
+    def _moves(self) -> Iterator[tuple[int, int, tuple[slice, ...], tuple[slice, ...]]]:
+        """Yield what the table is filled by: a weight, how many bundles of it, and the parts of the table to and from.
+
+        One, two, four ... bundles at a time make every number of them.
+        """
+        for i, weight in enumerate(self.weights):
+            copies = 1
+            while all(each <= limit for each, limit in zip(weight, self.limits, strict=True)):
+                yield (i, copies, tuple(slice(each, None) for each in weight),
+                       tuple(slice(None, limit + 1 - each) for each, limit in zip(weight, self.limits, strict=True)))
+                weight, copies = tuple(2 * each for each in weight), 2 * copies
+
     def _bisect(self, target: tuple[slice, ...], high: float) -> Fleet | None:
         low = 0.0
         best: tuple[float, NDArray[numpy.int64]] | None = None
@@ -146,14 +159,11 @@ class Knapsack:
         _, best = self._values(seconds)
         table = numpy.full([limit + 1 for limit in self.limits], _NEVER, dtype=numpy.int64)
         table[(0,) * len(self.limits)] = 0
-        for i in numpy.flatnonzero(best > 0):
-            weight, value = self.weights[i], int(best[i])
-            # One, two, four ... bundles at a time make every number of them.
-            while all(each <= limit for each, limit in zip(weight, self.limits, strict=True)):
-                into = tuple(slice(each, None) for each in weight)
-                out = tuple(slice(None, limit + 1 - each) for each, limit in zip(weight, self.limits, strict=True))
-                table[into] = numpy.maximum(table[into], table[out] + value)
-                weight, value = tuple(2 * each for each in weight), 2 * value
+        values = best.tolist()
+        for i, copies, into, out in self.moves:
+            if values[i] > 0:
+                target = table[into]
+                numpy.maximum(target, table[out] + copies * values[i], out=target)
         return table
 
     def _fleet(self, target: tuple[slice, ...], seconds: float, table: NDArray[numpy.int64]) -> Fleet | None:

@@ -112,8 +112,11 @@ def lower(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
     lowered = {}
     for rank, works in orders.items():
         actions: list[Action] = []
-        for work in works:
-            _lower_work(actions, work, ways[rank], split)
+        parts: dict[tuple[int, int, int], list[tuple[ActionKind, int]]] = {}
+        for kind, p, s, microbatch in works:
+            if (kind, p, s) not in parts:
+                parts[kind, p, s] = _parts_of(kind, ways[rank].get((kind == FORWARD, p, s), _NOBODY), split)
+            actions += [_action(part, p, s, microbatch, peer) for part, peer in parts[kind, p, s]]
         own = owned.get(rank, [])
         actions += [Action(ActionKind.REDUCE, reduction=index) for index in own]
         actions.append(Action(ActionKind.OPTIMIZER))
@@ -146,21 +149,17 @@ def _ways(pipelines: Sequence[Pipeline]) -> dict[int, Ways]:
     return ways
 
 
-def _lower_work(actions: list[Action], work: Work, ways: Ways, split: bool) -> None:
-    kind, p, s, microbatch = work
+def _parts_of(kind: int, way: tuple[list[int], list[int]], split: bool) -> list[tuple[ActionKind, int]]:
+    """Return the actions of a work, in order, each with the rank at the other end (-1: none)."""
     if kind == WEIGHT:
-        actions.append(_action(ActionKind.BACKWARD_WEIGHT, p, s, microbatch))
-        return
-    forward = kind == FORWARD
-    compute = ActionKind.FORWARD if forward else ActionKind.BACKWARD_INPUT if split else ActionKind.BACKWARD
-    senders, receivers = ways.get((forward, p, s), _NOBODY)
-    for sender in senders:
-        receive = ActionKind.RECEIVE_ACTIVATION if forward else ActionKind.RECEIVE_GRADIENT
-        actions.append(_action(receive, p, s, microbatch, sender))
-    actions.append(_action(compute, p, s, microbatch))
-    for receiver in receivers:
-        send = ActionKind.SEND_ACTIVATION if forward else ActionKind.SEND_GRADIENT
-        actions.append(_action(send, p, s, microbatch, receiver))
+        return [(ActionKind.BACKWARD_WEIGHT, -1)]
+    senders, receivers = way
+    if kind == FORWARD:
+        receive, compute, send = ActionKind.RECEIVE_ACTIVATION, ActionKind.FORWARD, ActionKind.SEND_ACTIVATION
+    else:
+        compute = ActionKind.BACKWARD_INPUT if split else ActionKind.BACKWARD
+        receive, send = ActionKind.RECEIVE_GRADIENT, ActionKind.SEND_GRADIENT
+    return [*((receive, sender) for sender in senders), (compute, -1), *((send, receiver) for receiver in receivers)]
 
 
 _NOBODY: tuple[list[int], list[int]] = ([], [])

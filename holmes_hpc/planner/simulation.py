@@ -16,6 +16,9 @@ _SENDS = {ActionKind.SEND_ACTIVATION: (ActionKind.RECEIVE_ACTIVATION, 1),
           ActionKind.SEND_GRADIENT: (ActionKind.RECEIVE_GRADIENT, -1)}
 _RECEIVES = (ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT)
 _COMPUTE = (ActionKind.FORWARD, ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT)
+_FORWARD, _REDUCE, _GATHER = ActionKind.FORWARD, ActionKind.REDUCE, ActionKind.GATHER
+_TAKE_TURN, _PASS_TURN = ActionKind.TAKE_TURN, ActionKind.PASS_TURN
+"""Names of the module's own: Python 3.11 takes ten times as long to look a member up in its enumeration."""
 Message = tuple[ActionKind, int, int, int, int, int]
 Transfer = tuple[str, float, Callable[[float], None]]
 """What it is, when it began, whom to tell when it has moved."""
@@ -76,6 +79,7 @@ def simulate(schedule: Schedule, reductions: Sequence[Reduction], prices: Prices
 class _Simulation:
     def __init__(self, schedule: Schedule, reductions: Sequence[Reduction], prices: Prices, trace: bool) -> None:
         self.actions, self.prices, self.trace = schedule.actions, prices, trace
+        self.compute, self.core_pools = prices.compute, prices.core_pools
         self.position = dict.fromkeys(self.actions, 0)
         self.busy = dict.fromkeys(self.actions, 0.0)
         self.began = dict.fromkeys(self.actions, 0.0)
@@ -119,19 +123,16 @@ class _Simulation:
 
     def _advance(self, now: float, rank: int) -> None:
         """Run a rank's actions from `now` until one takes time or has to wait."""
-        actions, goes_on, done = self.actions[rank], self._goes_on, self._done
-        for at in range(self.position[rank], len(actions)):
+        actions, position, goes_on = self.actions[rank], self.position, self._goes_on
+        for at in range(position[rank], len(actions)):
             action = actions[at]
             if not goes_on(now, rank, action):
                 return
-            done(now, rank, action)
+            position[rank] = at + 1
+            if self.trace:
+                self.records.append((rank, action, self.began[rank], now))
+            self.began[rank] = now
         self.end = max(self.end, now)
-
-    def _done(self, now: float, rank: int, action: Action) -> None:
-        self.position[rank] += 1
-        if self.trace:
-            self.records.append((rank, action, self.began[rank], now))
-        self.began[rank] = now
 
     def _goes_on(self, now: float, rank: int, action: Action) -> bool:
         """Do what an action does at once; return whether the rank may go on to the next."""
@@ -144,14 +145,14 @@ class _Simulation:
         if kind in _SENDS:
             self._send(now, rank, action)
             return True
-        if kind is ActionKind.TAKE_TURN:
+        if kind is _TAKE_TURN:
             return self._take_turn(now, rank, action)
-        if kind is ActionKind.PASS_TURN:
+        if kind is _PASS_TURN:
             self._at(now + self.prices.token_seconds, self._arrive, _token(rank, action.peer))
             return True
-        if kind is ActionKind.REDUCE:
+        if kind is _REDUCE:
             return self.collectives.is_reduced(now, rank, action.reduction)
-        if kind is ActionKind.GATHER:
+        if kind is _GATHER:
             return self.prices.overlap_gathers or self.collectives.is_gathered(now, rank, action.reduction)
         return self._optimize(now, rank)
 
@@ -170,17 +171,17 @@ class _Simulation:
 
     def _compute(self, now: float, rank: int, action: Action) -> bool:
         kind, place = action.kind, (action.pipeline, action.stage)
-        gathers = kind is ActionKind.FORWARD and self.collectives.needs_gathers(rank, place)
+        gathers = kind is _FORWARD and (rank, place) in self.collectives.needs
         if gathers and not self.collectives.is_gathered_for(rank, place):
             return False
-        seconds = self.prices.compute[kind, action.pipeline, action.stage]
+        seconds = self.compute[kind, action.pipeline, action.stage]
         if gathers:
             # It began when its first layers were there, and only now all of it is known.
             at_best = self._occupy(self.began[rank], rank, seconds)
             end = max(now, at_best, self.collectives.forward_end(rank, place, seconds))
         else:
             end = self._occupy(now, rank, seconds)
-        if kind is not ActionKind.FORWARD and self.last.get((rank, place)) == self.position[rank]:
+        if kind is not _FORWARD and self.last.get((rank, place)) == self.position[rank]:
             for fraction, index, bucket in self.collectives.ready_after(rank, place):
                 self.collectives.enter(end - (1 - fraction) * seconds, index, bucket, rank)
         self._at(end, self._finish_compute, rank, action)
@@ -189,7 +190,7 @@ class _Simulation:
     def _occupy(self, now: float, rank: int, seconds: float) -> float:
         """Compute for some seconds, on the rank's device or behind others on the cores; return the end."""
         self.busy[rank] += seconds
-        pool = self.prices.core_pools.get(rank)
+        pool = self.core_pools.get(rank)
         if pool is None:
             return now + seconds
         end = max(now, self.cores[pool][0]) + seconds
@@ -197,7 +198,10 @@ class _Simulation:
         return end
 
     def _finish_compute(self, now: float, rank: int, action: Action) -> None:
-        self._done(now, rank, action)
+        self.position[rank] += 1
+        if self.trace:
+            self.records.append((rank, action, self.began[rank], now))
+        self.began[rank] = now
         self._advance(now, rank)
 
     def _optimize(self, now: float, rank: int) -> bool:

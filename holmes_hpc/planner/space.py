@@ -34,10 +34,11 @@ class Space:
         wanted = self.segments if segments is None else segments
         known = self._known.setdefault(size, {})
         new = [each for each in wanted if each not in known]
-        shared_by = sharers_hoped_for(self.kinds, self.task.settings.global_batch_size // size)
-        known.update(dict.fromkeys(new))
-        known.update({template.segments: template for template in
-                      price_templates(self.pricing, self.kinds, new, self.num_layers, size, shared_by)})
+        if new:
+            shared_by = sharers_hoped_for(self.kinds, self.task.settings.global_batch_size // size)
+            known.update(dict.fromkeys(new))
+            known.update({template.segments: template for template in
+                          price_templates(self.pricing, self.kinds, new, self.num_layers, size, shared_by)})
         return [template for each in wanted if (template := known[each]) is not None]
 
     @cached_property

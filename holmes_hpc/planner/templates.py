@@ -7,6 +7,7 @@ templates of one depth are priced at once with numpy: the layer cut is a bisecti
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -160,7 +161,7 @@ class StageTable:
 
 def _price_depth(table: StageTable, group: list[tuple[Segment, ...]], depth: int, num_layers: int,
                  shared_by: Callable[[tuple[Segment, ...]], Sequence[int]] | None) -> Iterator[Template]:
-    rows = numpy.array([stage_rows(table, segments, depth) for segments in group])
+    rows = numpy.array([stage_rows(table, segments) for segments in group])
     count = numpy.array([shared_by(segments) for segments in group]) if shared_by else numpy.ones((1, 1))
     in_flight = numpy.arange(depth, 0, -1, dtype=float)[None, :]
     layer, end = rows[:, :, 0], rows[:, :, 1]
@@ -186,17 +187,17 @@ def room(rows: NDArray[numpy.float64], shared_by: NDArray[numpy.float64],
                        / (whole + divided / shared_by + in_flight * kept))
 
 
-def stage_rows(table: StageTable, segments: tuple[Segment, ...], depth: int) -> list[tuple[float, ...]]:
+def stage_rows(table: StageTable, segments: tuple[Segment, ...]) -> list[tuple[float, ...]]:
     """Return the rows of `StageTable.row` of a template's stages."""
-    rows: list[tuple[float, ...]] = []
-    for number, (kind, tensor, count) in enumerate(segments):
-        own = [table.row(kind, tensor, False, False)] * count
-        if number == 0:
-            own[0] = table.row(kind, tensor, True, depth == 1)
-        if number == len(segments) - 1:
-            own[-1] = table.row(kind, tensor, depth == 1, True)
-        rows += own
-    return rows
+    rows = table.rows
+    return [rows.get(key) or table.row(*key) for key in _stage_keys(segments)]
+
+
+@functools.lru_cache(maxsize=2**16)
+def _stage_keys(segments: tuple[Segment, ...]) -> tuple[tuple[int, int, bool, bool], ...]:
+    """Return kind, degree, and whether it is the first and the last one of a template's stages."""
+    stages = [(kind, tensor) for kind, tensor, count in segments for _ in range(count)]
+    return tuple((*stage, s == 0, s == len(stages) - 1) for s, stage in enumerate(stages))
 
 
 def cut_layers(layer: NDArray[numpy.float64], end: NDArray[numpy.float64], caps: NDArray[numpy.float64],

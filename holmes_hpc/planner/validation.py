@@ -13,6 +13,7 @@ _RECEIVES = set(_SENDS.values())
 _WHOLE = {ActionKind.FORWARD, ActionKind.BACKWARD}
 _PARTS = {ActionKind.FORWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT}
 _INPUT_BACKWARDS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
+_FORWARD, _ENDS = ActionKind.FORWARD, (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT)
 Message = tuple[ActionKind, int, int, int, int, int]
 Peaks = Mapping[tuple[int, int, int], int]
 """Micro-batches in flight by (rank, pipeline, stage), when the rank has most of them."""
@@ -32,16 +33,17 @@ def peak_in_flight(schedule: Schedule) -> dict[tuple[int, int, int], int]:
     """
     peaks: dict[tuple[int, int, int], int] = {}
     for rank, actions in schedule.actions.items():
-        alive: Counter[tuple[int, int, int]] = Counter()
-        best: Counter[tuple[int, int, int]] = Counter()
+        alive: dict[tuple[int, int, int], int] = {}
+        best: dict[tuple[int, int, int], int] = {}
         total = most = 0
         for action in actions:
-            if action.kind is ActionKind.FORWARD:
-                alive[rank, action.pipeline, action.stage] += 1
+            if action.kind is _FORWARD:
+                place = rank, action.pipeline, action.stage
+                alive[place] = alive.get(place, 0) + 1
                 total += 1
                 if total > most:
                     most, best = total, alive.copy()
-            elif action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT):
+            elif action.kind in _ENDS:
                 alive[rank, action.pipeline, action.stage] -= 1
                 total -= 1
         peaks.update(best)
