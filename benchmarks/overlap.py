@@ -4,8 +4,9 @@
 
 Every node has one rank and a fabric of 1 Gbit/s, emulated. All contestants take turns on the same ranks, with the
 same model, batch, micro-batch, AdamW and clipping. Times are over all steps but the first two of a turn; where the
-machine is busy the best step says more than the median. `hidden` is the share of the time that sums and gathers were
-under way in which no rank waited for them, from the timelines.
+machine is busy the best step says more than the median. The trainer's ranks are bound to their cores, as its launcher
+does it; torch's are not, as `torchrun` leaves them (bound, they are slower: `--bind-peers`). `hidden` is the share of
+the time that sums and gathers were under way in which no rank waited for them, from the timelines.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.config.compose import compose
 from holmes_hpc.emulation.context import WorldContext
+from holmes_hpc.emulation.cores import bind_to_cores
 from holmes_hpc.emulation.network import EmulatedNetwork, emulated_network
 from holmes_hpc.emulation.world import start_world
 from holmes_hpc.planner import plan
@@ -64,7 +66,8 @@ class Turn:
     peer: str | None
 
 
-def compare(layout: str, rounds: int, steps: int, gbps: float, base: Path) -> dict[str, dict[str, list[float]]]:
+def compare(layout: str, rounds: int, steps: int, gbps: float, base: Path, *,
+            bind_peers: bool = False) -> dict[str, dict[str, list[float]]]:
     """Let all contestants of a layout take turns; return their seconds a step and hidden shares."""
     rate = f"cluster.emulate.rates={{ib: {gbps}, ethernet: {gbps}}}"
     turns = []
@@ -76,7 +79,7 @@ def compare(layout: str, rounds: int, steps: int, gbps: float, base: Path) -> di
             options = (*LAYOUTS[layout], "parallel.pipeline=1", rate)
             turns.append(_turn(peer, (*COMMON, *options), steps, base, peer))
     network = emulated_network(ClusterDescription.from_config(turns[0].config.cluster))
-    world = start_world(network, lambda context: _body(context, network, turns, base))
+    world = start_world(network, lambda context: _body(context, network, turns, base, bind_peers=bind_peers))
     while world.poll() is None:
         for event in world.events(timeout_seconds=0.2):
             if event["event"] == "failed":
@@ -127,7 +130,7 @@ def _turn(name: str, options: Iterable[str], steps: int, base: Path, peer: str |
     return Turn(name, config, plan(config, mode="emulated"), RunFolder.create(base, "turns"), peer)
 
 
-def _body(context: WorldContext, network: EmulatedNetwork, turns: list[Turn], base: Path) -> int:
+def _body(context: WorldContext, network: EmulatedNetwork, turns: list[Turn], base: Path, *, bind_peers: bool) -> int:
     import torch
 
     torch.set_num_threads(1)
@@ -136,7 +139,7 @@ def _body(context: WorldContext, network: EmulatedNetwork, turns: list[Turn], ba
 
         def run(rank: int = place.rank, node: Any = node) -> int:
             for number, turn in enumerate(turns):
-                _take_turn(turn, rank, node, network, base / f"store-{number}")
+                _take_turn(turn, rank, node, network, base / f"store-{number}", bind_peers=bind_peers)
             return 0
 
         context.fork_rank(place.rank, node.name, run, base / f"rank-{place.rank}.log")
@@ -148,7 +151,7 @@ def _body(context: WorldContext, network: EmulatedNetwork, turns: list[Turn], ba
     return 0
 
 
-def _take_turn(turn: Turn, rank: int, node: Any, network: EmulatedNetwork, store: Path) -> None:
+def _take_turn(turn: Turn, rank: int, node: Any, network: EmulatedNetwork, store: Path, *, bind_peers: bool) -> None:
     from torch.distributed import FileStore
 
     from holmes_hpc.comm.groups import connect
@@ -159,6 +162,9 @@ def _take_turn(turn: Turn, rank: int, node: Any, network: EmulatedNetwork, store
     architecture = Architecture.from_config(config.model)
     dataset = open_dataset(config.data, architecture)
     networks = NodeNetworks(node.name, node.interface_names, turn.plan.ranks[rank].slot.split("/")[0])
+    every_core = os.sched_getaffinity(0)
+    if turn.peer is None or bind_peers:
+        bind_to_cores(rank, made.world_size)
     communicator = connect(FileStore(str(store), made.world_size), rank, made.world_size, made, networks)
     if turn.peer is None:
         _ours(turn, rank, architecture, dataset, communicator)
@@ -166,6 +172,7 @@ def _take_turn(turn: Turn, rank: int, node: Any, network: EmulatedNetwork, store
         _peer(turn, rank, architecture, dataset, communicator)
     communicator.barrier()
     communicator.close()
+    os.sched_setaffinity(0, every_core)
 
 
 def _ours(turn: Turn, rank: int, architecture: Architecture, dataset: Any, communicator: Any) -> None:
@@ -235,6 +242,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--gbps", type=float, default=1.0)
+    parser.add_argument("--bind-peers", action="store_true", help="bind the ranks of torch's contestants to cores too")
     parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS), choices=list(LAYOUTS))
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -242,7 +250,8 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|---|")
     for layout in arguments.layouts:
         with tempfile.TemporaryDirectory(prefix="holmes-overlap-") as folder:
-            _print(layout, compare(layout, arguments.rounds, arguments.steps, arguments.gbps, Path(folder)))
+            _print(layout, compare(layout, arguments.rounds, arguments.steps, arguments.gbps, Path(folder),
+                                   bind_peers=arguments.bind_peers))
 
 
 if __name__ == "__main__":

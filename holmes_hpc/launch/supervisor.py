@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from holmes_hpc.emulation.cores import bind_to_cores
 from holmes_hpc.emulation.world import WorldContext
 from holmes_hpc.launch.settings import RankSettings
 from holmes_hpc.launch.torch_log import errors_only
@@ -28,8 +29,9 @@ def supervise(context: WorldContext, ranks: Sequence[RankSettings]) -> int:
     from holmes_hpc.launch.rank import run_rank
 
     running: dict[int, RankSettings] = {}
-    for settings in ranks:
-        def function(settings: RankSettings = settings) -> int:
+    for number, settings in enumerate(ranks):
+        def function(settings: RankSettings = settings, number: int = number) -> int:
+            bind_to_cores(number, len(ranks))
             return run_rank(settings, lambda *progress: _report_progress(context, settings.rank, *progress),
                             lambda text: _say(context, text))
 
