@@ -25,7 +25,7 @@ from holmes_hpc.launch.allocation import allocate
 from holmes_hpc.launch.meeting import Meeting
 from holmes_hpc.launch.mismatch import find_mismatches, interfaces_of
 from holmes_hpc.launch.node_report import NodeReport
-from holmes_hpc.launch.rank import _rendezvous
+from holmes_hpc.launch.rendezvous import open_store
 from holmes_hpc.launch.settings import RankSettings
 from holmes_hpc.planner import plan
 from holmes_hpc.runs import RunFolder, Start, write_result
@@ -160,11 +160,11 @@ def test_a33_two_runs_on_one_node_meet_at_ports_of_their_own(tmp_path: Path) -> 
             plan=SimpleNamespace(world_size=2)))
 
     runs = [RunFolder.create(tmp_path, "run") for _ in range(2)]
-    masters = [_rendezvous(rank(0, run), 10.0) for run in runs]
+    masters = [open_store(rank(0, run), 10.0) for run in runs]
     assert masters[0].port != masters[1].port
     for number, (run, master) in enumerate(zip(runs, masters, strict=True)):
         master.set("run", str(number))
-        assert _rendezvous(rank(1, run), 10.0).get("run") == str(number).encode()
+        assert open_store(rank(1, run), 10.0).get("run") == str(number).encode()
 
 
 def test_a38_interfaces_have_a_name_for_each_label() -> None:
