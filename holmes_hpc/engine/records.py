@@ -9,6 +9,9 @@ from typing import Any
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.runs import RunFolder
 
+_ROWS_WAIT = "rows of the metrics are kept until it takes them"
+_TIMELINES_ARE_LEFT_OUT = "timelines are left out until it takes them"
+
 
 class Records:
     """Writes the records of one rank.
@@ -21,7 +24,7 @@ class Records:
     def __init__(self, folder: RunFolder, rank: int, say: Callable[[str], None], *, patient: bool) -> None:
         self._folder, self._rank, self._say, self._patient = folder, rank, say, patient
         self._kept: list[Mapping[str, Any]] = []
-        self._refused = False
+        self._refused: set[str] = set()
 
     def add_row(self, row: Mapping[str, Any]) -> None:
         """Append a row to metrics.jsonl. Raises as `files.storage_error` says, unless it may wait."""
@@ -29,7 +32,9 @@ class Records:
         try:
             self._write_kept()
         except HolmesError as error:
-            self._bear(error, "rows of the metrics are kept until it takes them")
+            self._bear(error, _ROWS_WAIT)
+        else:
+            self._refused.discard(_ROWS_WAIT)
 
     def add_timeline(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append a step to this rank's timeline. Raises OSError, unless it may be left out."""
@@ -39,7 +44,9 @@ class Records:
             with path.open("a") as file:
                 file.write("".join(json.dumps({"step": step, **row}) + "\n" for row in rows))
         except OSError as error:
-            self._bear(error, "timelines are left out until it takes them")
+            self._bear(error, _TIMELINES_ARE_LEFT_OUT)
+        else:
+            self._refused.discard(_TIMELINES_ARE_LEFT_OUT)
 
     def finish(self) -> None:
         """Write what was kept. Raises as `files.storage_error` says."""
@@ -49,11 +56,10 @@ class Records:
         while self._kept:
             self._folder.append_metrics(self._kept[0])
             self._kept.pop(0)
-        self._refused = False
 
     def _bear(self, error: Exception, what: str) -> None:
         if not self._patient:
             raise error
-        if not self._refused:
+        if what not in self._refused:
             self._say(f"WARNING: {error}; training goes on (train.on_save_error=continue), {what}")
-        self._refused = True
+        self._refused.add(what)
