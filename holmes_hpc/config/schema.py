@@ -160,7 +160,7 @@ class Parallel:
 class Train:
     """The training loop."""
 
-    steps: int = setting(100, "optimizer steps", minimum=1)
+    steps: int = setting(150, "optimizer steps", minimum=1)
     global_batch_size: int = setting(32, "samples of a step over all pipelines", minimum=1)
     seed: int = setting(1234, "seed of the weights and of the data order", minimum=0)
     precision: str = setting("float32", "arithmetic", valid=("float32", "bfloat16", "float16"))
