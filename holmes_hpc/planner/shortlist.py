@@ -28,54 +28,86 @@ def price_best(task: Task, proposals: Sequence[Proposal], allowance: Allowance, 
     """Simulate the best estimates, then give the fastest of those other schedules where they pay."""
     ranked = sorted(proposals, key=lambda each: (not each.fits, each.estimate_seconds))[:2 * most]
     warms_up = task.settings.schedule != "gpipe"
-    kept_back = _WARMUP_SHARE * allowance.units if warms_up else 0.0
-    priced: list[Priced] = []
-    seen: set[tuple[object, ...]] = set()
-    alike: set[tuple[object, ...]] = set()
-    dear: list[tuple[Proposal, tuple[Pipeline, ...]]] = []
+    selection = _Selection(allowance, most, _WARMUP_SHARE * allowance.units if warms_up else 0.0)
     for proposal in ranked:
-        if dear and not priced and proposal.estimate_seconds > _NEAR_DEAR * dear[0][0].estimate_seconds:
+        if selection.ends_before(proposal, best_fits=ranked[0].fits):
             break
-        if len(priced) >= most or (priced and (allowance.units <= kept_back or (ranked[0].fits and not proposal.fits))):
-            break
+        selection.consider(proposal)
+    priced = selection.result()
+    return priced + _rescheduled(priced, allowance) if warms_up else priced
+
+
+class _Selection:
+    """Prices proposals in the order of their estimates, as far as the work allows."""
+
+    def __init__(self, allowance: Allowance, most: int, kept_back: float) -> None:
+        self._allowance, self._most, self._kept_back = allowance, most, kept_back
+        self._priced: list[Priced] = []
+        self._seen: set[tuple[object, ...]] = set()
+        self._alike: set[tuple[object, ...]] = set()
+        self._dear: list[tuple[Proposal, tuple[Pipeline, ...]]] = []
+        """Passed over because they cost more than what is left: cheaper ones go first, if not far to seek."""
+
+    def ends_before(self, proposal: Proposal, *, best_fits: bool) -> bool:
+        """Say whether neither this proposal nor those that follow it are worth the work that is left."""
+        if len(self._priced) >= self._most or len(self._dear) > _MOST_DEAR:
+            return True
+        if self._priced:
+            return self._allowance.units <= self._kept_back or (best_fits and not proposal.fits)
+        return bool(self._dear) and (proposal.estimate_seconds > _NEAR_DEAR * self._dear[0][0].estimate_seconds)
+
+    def consider(self, proposal: Proposal) -> None:
+        """Price a proposal, unless it is refused, like one before, or too dear."""
         try:
             pipelines = proposal.build()
-        except PlanRefusedError:
-            continue
-        key = (pipelines, proposal.micro_batch_size, proposal.rules, proposal.task.settings.recompute,
-               tuple(node.slot for node in proposal.task.cluster.nodes))
-        if key in seen:
-            continue
-        seen.add(key)
-        try:
+            if not self._is_new(proposal, pipelines):
+                return
             layout = make_layout(proposal.task, proposal.strategy, pipelines, proposal.micro_batch_size, proposal.rules)
         except PlanRefusedError:
-            continue
+            return
         units = layout_units(proposal.task, layout)
-        if units > allowance.units - kept_back:
-            dear.append((proposal, pipelines))  # Cheaper ones go before it, as long as they are not far to seek.
-            if len(dear) > _MOST_DEAR:
-                break
-            continue
-        if any(each.reason for each in priced) and exceeds_memory(proposal.task, layout):
-            continue  # One that does not fit is simulated, for what is said of it; the work is for those that do.
-        like = likeness(proposal.task.cluster, pipelines), proposal.micro_batch_size, proposal.rules, key[3]
-        if like in alike:
-            allowance.units -= units  # Other ranks of equal nodes: it takes as long, and counts as if simulated.
-            most -= 1
-            continue
-        alike.add(like)
-        priced.append(_price(proposal, pipelines, allowance))
-    if dear and not priced:
-        priced.append(_price(*dear[0], allowance))
-    if warms_up:
-        # Layouts that swap equal fabrics take equally long, and one of them is enough.
-        fitting = sorted({round(each.seconds, 12): each for each in reversed(priced) if not each.reason}.values(),
-                         key=_hope)
-        for i, each in enumerate(fitting[:_WARMUP_FINALISTS]):
-            if i == 0 or allowance.units > 0:
-                priced += with_schedules(each, allowance)
-    return priced
+        if units > self._allowance.units - self._kept_back:
+            self._dear.append((proposal, pipelines))
+            return
+        if any(each.reason for each in self._priced) and exceeds_memory(proposal.task, layout):
+            return  # One that does not fit is simulated, for what is said of it; the work is for those that do.
+        like = (likeness(proposal.task.cluster, pipelines), proposal.micro_batch_size, proposal.rules,
+                proposal.task.settings.recompute)
+        if like in self._alike:
+            self._allowance.units -= units  # Other ranks of equal nodes: it takes as long, and counts as if simulated.
+            self._most -= 1
+            return
+        self._alike.add(like)
+        self._price(proposal, pipelines)
+
+    def result(self) -> list[Priced]:
+        """Return what was priced; the best of the dear ones where all were."""
+        if self._dear and not self._priced:
+            self._price(*self._dear[0])
+        return self._priced
+
+    def _is_new(self, proposal: Proposal, pipelines: tuple[Pipeline, ...]) -> bool:
+        key = (pipelines, proposal.micro_batch_size, proposal.rules, proposal.task.settings.recompute,
+               tuple(node.slot for node in proposal.task.cluster.nodes))
+        new = key not in self._seen
+        self._seen.add(key)
+        return new
+
+    def _price(self, proposal: Proposal, pipelines: tuple[Pipeline, ...]) -> None:
+        self._priced.append(price_layout(
+            proposal.task, proposal.strategy, proposal.words, pipelines, proposal.micro_batch_size, proposal.rules,
+            proposal.chunks, allowance=self._allowance))
+
+
+def _rescheduled(priced: Sequence[Priced], allowance: Allowance) -> list[Priced]:
+    """Return the most hopeful layouts with other schedules."""
+    # Layouts that swap equal fabrics take equally long, and one of them is enough.
+    unlike = {round(each.seconds, 12): each for each in reversed(priced) if not each.reason}
+    found: list[Priced] = []
+    for i, each in enumerate(sorted(unlike.values(), key=_hope)[:_WARMUP_FINALISTS]):
+        if i == 0 or allowance.units > 0:
+            found += with_schedules(each, allowance)
+    return found
 
 
 def _hope(priced: Priced) -> float:
@@ -85,8 +117,3 @@ def _hope(priced: Priced) -> float:
     """
     least = least_seconds(priced.task, priced.layout.pipelines, priced.layout.micro_batch_size)
     return priced.seconds + _COMPUTE_PART * least
-
-
-def _price(proposal: Proposal, pipelines: tuple[Pipeline, ...], allowance: Allowance) -> Priced:
-    return price_layout(proposal.task, proposal.strategy, proposal.words, pipelines, proposal.micro_batch_size,
-                        proposal.rules, proposal.chunks, allowance=allowance)
