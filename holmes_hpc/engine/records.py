@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,13 +36,10 @@ class Records:
             self._refused.discard(_ROWS_WAIT)
 
     def add_timeline(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append a step to this rank's timeline. Raises OSError, unless it may be left out."""
-        path = self._folder.timeline_path(self._rank)
+        """Append a step to this rank's timeline. Raises as `files.storage_error` says, unless it may be left out."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a") as file:
-                file.write("".join(json.dumps({"step": step, **row}) + "\n" for row in rows))
-        except OSError as error:
+            self._folder.append_timeline(self._rank, [{"step": step, **row} for row in rows])
+        except HolmesError as error:
             self._bear(error, _TIMELINES_ARE_LEFT_OUT)
         else:
             self._refused.discard(_TIMELINES_ARE_LEFT_OUT)

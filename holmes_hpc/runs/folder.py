@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -181,6 +181,16 @@ class RunFolder:
         """Append one step to metrics.jsonl; raises as `files.storage_error` says."""
         with MetricsWriter(self.metrics_path) as writer:
             writer.write(record)
+
+    def append_timeline(self, rank: int, records: Sequence[Mapping[str, Any]]) -> None:
+        """Append a rank's actions of a step to its timeline, all or none; raises as `files.storage_error` says."""
+        path = self.timeline_path(rank)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise storage_error(path.parent, error) from error
+        with MetricsWriter(path) as writer:
+            writer.write(*records)
 
 
 def new_run_id() -> str:

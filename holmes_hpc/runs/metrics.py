@@ -16,7 +16,7 @@ _TAIL_BYTES = 65536
 
 
 class MetricsWriter:
-    """Appends records to a file, each with one write, so that a reader sees whole lines.
+    """Appends records to a file, those of a call with one write, so that a reader sees whole lines.
 
     A line that a killed writer left torn is ended first. Raises as `files.storage_error` says.
     """
@@ -30,12 +30,12 @@ class MetricsWriter:
         except OSError as error:
             raise storage_error(path, error) from error
 
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Append one record; NaN and infinities become null."""
-        line = (json.dumps(finite(record)) + "\n").encode()
+    def write(self, *records: Mapping[str, Any]) -> None:
+        """Append records, all or none of them; NaN and infinities become null."""
+        lines = "".join(json.dumps(finite(record)) + "\n" for record in records).encode()
         try:
             size = os.fstat(self._descriptor).st_size
-            if os.write(self._descriptor, line) < len(line):
+            if os.write(self._descriptor, lines) < len(lines):
                 os.ftruncate(self._descriptor, size)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
