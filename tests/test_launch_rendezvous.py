@@ -12,7 +12,7 @@ import pytest
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError, NetworkError
-from holmes_hpc.launch.backend import refuse_nccl_here
+from holmes_hpc.launch.backend import backend_here
 from holmes_hpc.launch.rendezvous import open_store
 from holmes_hpc.launch.settings import RankSettings
 from holmes_hpc.planner import bind, plan
@@ -70,14 +70,21 @@ def test_ranks_that_meet_share_what_they_write(tmp_path: Path) -> None:
     ("emulated", 2, 8, "compute on this machine's CPU"),
     ("local", 1, 0, "0 GPUs, and the cluster 1 rank on 1 node"),
     ("local", 2, 2, "2 GPUs, and the cluster 2 ranks on 2 nodes"),
-    ("local", 1, 1, None), ("slurm", 2, 0, None), ("srun", 2, 0, None),
+    ("local", 1, 1, None),
 ])
-def test_nccl_is_refused_before_the_start_where_it_cannot_work(mode: str, nodes: int, gpus: int,
-                                                               why: str | None) -> None:
+def test_nccl_is_refused_or_not_chosen_where_it_cannot_work(mode: str, nodes: int, gpus: int, why: str | None) -> None:
     cluster = ClusterDescription.from_config(compose([*WORLD[:2], f"cluster.partitions.roce.nodes={nodes}",
                                                       WORLD[3]]).cluster)
+    assert backend_here("gloo", mode, cluster, gpus) == "gloo"
+    assert backend_here("auto", mode, cluster, gpus) == (None if why is None else "gloo")
     if why is None:
-        refuse_nccl_here(mode, cluster, gpus)
+        assert backend_here("nccl", mode, cluster, gpus) == "nccl"
         return
     with pytest.raises(ConfigurationError, match=f"launch.backend=nccl.*{why}.*launch.backend=gloo or auto"):
-        refuse_nccl_here(mode, cluster, gpus)
+        backend_here("nccl", mode, cluster, gpus)
+
+
+def test_a_local_run_of_ranks_described_as_cpus_leaves_the_gpus_alone() -> None:
+    cluster = ClusterDescription.from_config(compose(["+cluster=laptop"]).cluster)
+    assert backend_here("auto", "local", cluster, 8) == "gloo"
+    assert backend_here("nccl", "local", cluster, 8) == "nccl"

@@ -25,17 +25,22 @@ def decide_backend(wanted: str, nodes: Sequence[tuple[Node, NodeReport]]) -> str
     return NCCL if described and any(report.gpus for _, report in nodes) else GLOO
 
 
-def refuse_nccl_here(mode: str, cluster: ClusterDescription, gpus: int) -> None:
-    """Raise ConfigurationError where `launch.backend=nccl` cannot work in an emulated or local run.
+def backend_here(wanted: str, mode: str, cluster: ClusterDescription, gpus: int) -> str | None:
+    """Return the library of an emulated or local run on this machine's `gpus`; None: NCCL, where torch has it.
 
-    Emulated ranks compute on the CPU. Local ones may use this machine's `gpus`: NCCL wants one for each rank, and each
-    node of a cluster counts its GPUs from 0.
+    `auto` is gloo where the cluster file says that ranks compute on CPUs. Raises ConfigurationError where
+    `launch.backend=nccl` cannot work: emulated ranks compute on the CPU. Local ones may use this machine's GPUs: NCCL
+    wants one for each rank, and each node of a cluster counts its GPUs from 0.
     """
     if mode == "emulated":
         why = "the ranks of an emulated run compute on this machine's CPU, and NCCL is for GPUs"
-    elif mode == "local" and (gpus < cluster.world_size or len(cluster.nodes) > 1):
+    elif gpus < cluster.world_size or len(cluster.nodes) > 1:
         why = (f"NCCL needs a GPU for each rank, in a local run on one node; this machine has {counted(gpus, 'GPU')}, "
                f"and the cluster {counted(cluster.world_size, 'rank')} on {counted(len(cluster.nodes), 'node')}")
+    elif wanted == AUTO:
+        return GLOO if cluster.nodes[0].gpu == _NO_GPU else None
     else:
-        return
-    raise ConfigurationError(f"launch.backend=nccl in {mode} mode: {why}. Set launch.backend=gloo or auto.")
+        return wanted
+    if wanted == NCCL:
+        raise ConfigurationError(f"launch.backend=nccl in {mode} mode: {why}. Set launch.backend=gloo or auto.")
+    return GLOO

@@ -12,9 +12,11 @@ from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.emulation.network import EmulatedNetwork, emulated_network
 from holmes_hpc.emulation.world import World, WorldContext, start_world
 from holmes_hpc.errors import HolmesError
+from holmes_hpc.launch.backend import backend_here
 from holmes_hpc.launch.ended import RESERVE, RESERVED_BYTES, clear_ended, with_way_on
 from holmes_hpc.launch.failure import FailureReport
 from holmes_hpc.launch.interruption import INTERRUPTED, InterruptedRunError, interruptible
+from holmes_hpc.launch.node_report import read_node
 from holmes_hpc.launch.progress import Reporter, make_reporter
 from holmes_hpc.launch.settings import RankSettings
 from holmes_hpc.launch.supervisor import supervise
@@ -60,6 +62,8 @@ def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFo
 def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFolder,
                    network: EmulatedNetwork | None) -> list[RankSettings]:
     machine = Machine.emulated(cluster)
+    mode = "local" if network is None else "emulated"
+    backend = backend_here(str(config.launch.backend), mode, cluster, read_node("here").gpus)
     host = "127.0.0.1" if network is None else network.node(plan.ranks[0].slot).ethernet_address
     settings = []
     for place in plan.ranks:
@@ -73,7 +77,7 @@ def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder:
             rank=place.rank, node=str(place.node), slot=place.slot, plan=plan, config=config, folder=folder,
             interfaces=interfaces, host=host, peak_tflops=machine.tflops(node, config.train.precision),
             emulated=network is not None, counts_bytes=network is not None and place.local_rank == 0,
-            rendezvous_path=folder.rendezvous_path,
+            rendezvous_path=folder.rendezvous_path, backend=backend,
         ))
     return settings
 

@@ -19,6 +19,7 @@ from holmes_hpc.data import Dataset, open_dataset
 from holmes_hpc.engine import Job, Trainer
 from holmes_hpc.engine.sharing import share_numbers
 from holmes_hpc.errors import DataError, HolmesError
+from holmes_hpc.launch.backend import GLOO, NCCL
 from holmes_hpc.launch.probing import measure_links
 from holmes_hpc.launch.rendezvous import open_store
 from holmes_hpc.launch.settings import RankSettings
@@ -54,10 +55,10 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     dataset = open_dataset(config.data, architecture)
     store = open_store(settings, config.train.start_timeout_seconds)
     networks = NodeNetworks(settings.node, settings.interfaces, settings.slot.split("/")[0])
-    backend = settings.backend or _backend(str(config.launch.backend), emulated=settings.emulated)
+    backend = settings.backend or _backend()
     communicator = connect(
         store, settings.rank, plan.world_size, plan, networks,
-        backend=backend, device=_device(settings) if backend == "nccl" else None,
+        backend=backend, device=_device(settings) if backend == NCCL else None,
         start_timeout=timedelta(seconds=config.train.start_timeout_seconds),
         train_timeout=timedelta(seconds=config.train.timeout_seconds),
         progress=progress,
@@ -83,11 +84,9 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     return completed
 
 
-def _backend(wanted: str, *, emulated: bool) -> str:
-    """Return the communication library: `auto` is NCCL where this process sees GPUs, else gloo."""
-    if wanted != "auto":
-        return wanted
-    return "nccl" if not emulated and torch.cuda.is_available() and torch.distributed.is_nccl_available() else "gloo"
+def _backend() -> str:
+    """Return the communication library of a local run with enough GPUs: NCCL where torch has it and sees them."""
+    return NCCL if torch.cuda.is_available() and torch.distributed.is_nccl_available() else GLOO
 
 
 def _device(settings: RankSettings) -> torch.device:

@@ -17,7 +17,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.data.before import check_data_files
 from holmes_hpc.errors import ConfigurationError
-from holmes_hpc.launch.backend import NCCL, refuse_nccl_here
+from holmes_hpc.launch.backend import backend_here
 from holmes_hpc.launch.ended import settle_ended
 from holmes_hpc.launch.here import run_here
 from holmes_hpc.launch.in_allocation import run_as_rank, run_in_allocation
@@ -59,8 +59,8 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
     if decision.mode == "rank":
         run_as_rank(config)
     check_before(config)
-    if config.launch.backend == NCCL:
-        refuse_nccl_here(decision.mode, cluster, read_node("here").gpus)
+    if decision.mode in ("emulated", "local"):
+        backend_here(str(config.launch.backend), decision.mode, cluster, read_node("here").gpus)
     with search_progress(sys.stderr) as progress:
         chosen = (plan_for_job(config, progress=progress) if decision.mode in ("slurm", "srun")
                   else plan(config, mode=decision.mode, progress=progress))
