@@ -1,4 +1,4 @@
-"""Pictures of runs as PNG: throughput by run or by a column, and the loss. The timeline is in `timeline.py`.
+"""Pictures of runs as PNG: throughput by run or by a column. Those of the loss and of a step are in `loss`, `timeline`.
 
 Every picture is drawn on its own matplotlib Figure, which leaves pyplot and its backend alone: drawing works
 without a display and inside a notebook. Colours are Okabe and Ito's, which colour-blind readers tell apart.
@@ -29,9 +29,8 @@ BASELINE = "megatron"
 """Bars say how much faster they are than the fastest run of this strategy in their panel."""
 
 DPI = 160
-MOST_BARS, MOST_LINES = 24, 12
-"""Bars of throughput and lines of loss that one picture holds so that they are read."""
-_MOST_LINES_WITH_LEGEND_INSIDE = 4
+MOST_BARS = 24
+"""Bars that one picture holds so that they are read."""
 
 ROUND_STEPS = [1, 2, 5, 10]
 """Distances between ticks, up to a power of ten."""
@@ -63,13 +62,6 @@ def fastest_rows(table: pd.DataFrame, most: int = MOST_BARS) -> pd.DataFrame:
     return table.loc[place.sort_values(kind="stable").index[:most].sort_values()]
 
 
-def lowest_losses(steps: pd.DataFrame, most: int = MOST_LINES) -> pd.DataFrame:
-    """Return the steps of at most so many runs: of those whose last loss is lowest."""
-    last = steps.dropna(subset=["loss"]).groupby("run", sort=False)["loss"].last()
-    kept = set(last.nsmallest(most).index)
-    return steps if len(last) <= most else steps[steps["run"].isin(kept)]
-
-
 def throughput_picture(table: pd.DataFrame, path: Path, by: str | None = None) -> None:
     """Draw tokens per second as bars, one a row of `runs` (or of `grouped` by the column `by`).
 
@@ -94,82 +86,7 @@ def throughput_picture(table: pd.DataFrame, path: Path, by: str | None = None) -
     if not by and any(_has_prediction(row) for row in table.to_dict("records")):
         handles.append(_prediction_mark([], []))
     figure.legend(handles=handles, loc="outside lower right", ncols=2, frameon=False, fontsize=8.5)
-    _save(figure, path)
-
-
-def loss_picture(steps: pd.DataFrame, path: Path) -> None:
-    """Draw the loss of every run by step, nats a token: training as lines, validation as circles."""
-    names = list(dict.fromkeys(steps["run"]))
-    figure = new_figure(9.5, 4.6 + 0.2 * max(0, len(names) - 4))
-    axes = figure.subplots()
-    dashes = ["-", (0, (5, 2)), (0, (2, 1.2)), (0, (6, 1.5, 1.5, 1.5))]
-    for index, name in enumerate(names):
-        rows = steps[steps["run"] == name]
-        colour = [BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY][index % 6]
-        # Runs of one seed lie on each other whatever their layout: dashes and falling widths show them all.
-        style = dashes[index % len(dashes)]
-        axes.plot(
-            rows["step"],
-            rows["loss"],
-            color=colour,
-            linestyle=style,
-            linewidth=max(1.2, 2.4 - 0.4 * index),
-            label="training loss" if len(names) == 1 else _run_label(rows.iloc[0]),
-        )
-        evaluated = rows.dropna(subset=["validation_loss"])
-        axes.plot(
-            evaluated["step"],
-            evaluated["validation_loss"],
-            linestyle="",
-            marker="o",
-            markersize=6.5,
-            markerfacecolor="white",
-            markeredgecolor=colour,
-            markeredgewidth=1.6,
-        )
-        if len(names) == 1 and len(evaluated):
-            last = evaluated.iloc[-1]
-            axes.annotate(
-                f"{last['validation_loss']:.2f}",
-                (last["step"], last["validation_loss"]),
-                xytext=(0, 9),
-                textcoords="offset points",
-                ha="center",
-                fontsize=9,
-                color=INK,
-            )
-    handles, _ = axes.get_legend_handles_labels()
-    if steps["validation_loss"].notna().any():
-        handles.append(
-            Line2D(
-                [],
-                [],
-                linestyle="",
-                marker="o",
-                markersize=6.5,
-                markerfacecolor="white",
-                markeredgecolor=INK,
-                label="validation loss",
-            )
-        )
-    if len(names) <= _MOST_LINES_WITH_LEGEND_INSIDE:
-        axes.legend(handles=handles, frameon=False, fontsize=9, loc="upper right")
-    else:
-        figure.legend(handles=handles, frameon=False, fontsize=9, loc="outside lower left", ncols=2)
-    axes.set_xlabel("step", color=INK)
-    axes.set_ylabel("loss, nats per token", color=INK)
-    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=ROUND_STEPS))
-    title = "Training and validation loss"
-    axes.set_title(
-        title if len(names) > 1 else f"{title} \N{MIDDLE DOT} {_run_label(steps.iloc[0])}",
-        loc="left",
-        fontsize=11,
-        fontweight="bold",
-        color=INK,
-    )
-    axes.grid(color="#E3E6EA", linewidth=0.8)
-    clean(axes)
-    _save(figure, path)
+    save(figure, path)
 
 
 def new_figure(width_inches: float, height_inches: float) -> Figure:
@@ -312,9 +229,11 @@ def _panel_title(row: pd.Series) -> str:
     return " \N{MIDDLE DOT} ".join(str(part) for part in parts if pd.notna(part) and part)
 
 
-def _run_label(row: pd.Series) -> str:
+def run_label(row: pd.Series) -> str:
+    """Return what a picture calls a run: strategy, layout, name and the machine that measured it."""
     return f"{row['strategy']} {row['layout']} \N{MIDDLE DOT} {row['run']} ({row['machine']})"
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG. Raises OSError."""
     figure.savefig(path, dpi=DPI, facecolor="white")

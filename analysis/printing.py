@@ -28,62 +28,13 @@ def print_runs(console: Console, table: pd.DataFrame, most: int | None = None) -
     """
     whole, table = len(table), _newest(table, most)
     rows = _rows(table)
-    numbers = [str(number) for number in range(1, len(rows) + 1)]
-    _print(
-        console,
-        "Runs",
-        rows,
-        {
-            "#": lambda row: numbers[row["index"]],
-            "run": _text("run"),
-            "cluster": _cluster,
-            "model": _text("workload"),
-            "measured on": _text("machine"),
-            "status": _text("status"),
-            "steps": _steps,
-        },
-        caption="steps: done (of these, first ones left out of the medians below)",
-    )
-    _print(
-        console,
-        "Speed: medians over the measured steps",
-        rows,
-        {
-            "#": lambda row: numbers[row["index"]],
-            "strategy": _text("strategy"),
-            "layout": _text("layout"),
-            "layers": _text("layers"),
-            "schedule": _text("schedule"),
-            "tokens/s": _rate,
-            "TFLOPS/GPU": _format("tflops_per_gpu", significant),
-            "MFU": _format("mfu", percent),
-            "bubble": _format("bubble_fraction", percent),
-            "exposed comm.": _format("exposed_comm_seconds", seconds),
-        },
-        caption=_machine_note(rows),
-    )
-    _print(
-        console,
-        "Step time, networks, loss",
-        rows,
-        {
-            "#": lambda row: numbers[row["index"]],
-            "step": _format("step_seconds", seconds),
-            "predicted": _format("predicted_step_seconds", seconds),
-            "for": _text("predicted_machine"),
-            "measured / predicted": _format("measured_to_predicted", significant),
-            "Ethernet / step": _format("bytes_ethernet", size),
-            "fabric / step": _format("bytes_fabric", size),
-            "loss": _format("final_loss", loss),
-            "validation": _format("validation_loss", loss),
-        },
-        caption=_prediction_note(rows),
-    )
+    _print(console, "Runs", rows, _WHAT_RAN,
+           caption="steps: done (of these, first ones left out of the medians below)")
+    _print(console, "Speed: medians over the measured steps", rows, _SPEED, caption=_machine_note(rows))
+    _print(console, "Step time, networks, loss", rows, _STEP, caption=_prediction_note(rows))
     for row in rows:
         if pd.notna(row["error"]):
             console.print(f"{row['run']} {row['status']}: {row['error']}", markup=False, highlight=False)
-
-
     if len(rows) < whole:
         console.print(f"the newest {len(rows)} of {whole} runs; --csv FILE and --json have all, --by COLUMN puts alike "
                       "ones together, or name fewer", markup=False, highlight=False)
@@ -238,6 +189,10 @@ def _format(name: str, form: Callable[[float], str]) -> Callable[[Row], str]:
     return lambda row: form(row[name]) if pd.notna(row[name]) else "-"
 
 
+def _number(row: Row) -> str:
+    return str(row["index"] + 1)
+
+
 def _cluster(row: Row) -> str:
     name = _text("cluster")(row)
     return f"{name}, {row['order']}" if pd.notna(row["order"]) and row["order"] != "grouped" else name
@@ -271,3 +226,37 @@ def _prediction_note(rows: list[Row]) -> str | None:
     return (
         "no ratio where the prediction is for another machine than the one that measured" if other else None
     )
+
+
+_WHAT_RAN: dict[str, Callable[[Row], str]] = {
+    "#": _number,
+    "run": _text("run"),
+    "cluster": _cluster,
+    "model": _text("workload"),
+    "measured on": _text("machine"),
+    "status": _text("status"),
+    "steps": _steps,
+}
+_SPEED: dict[str, Callable[[Row], str]] = {
+    "#": _number,
+    "strategy": _text("strategy"),
+    "layout": _text("layout"),
+    "layers": _text("layers"),
+    "schedule": _text("schedule"),
+    "tokens/s": _rate,
+    "TFLOPS/GPU": _format("tflops_per_gpu", significant),
+    "MFU": _format("mfu", percent),
+    "bubble": _format("bubble_fraction", percent),
+    "exposed comm.": _format("exposed_comm_seconds", seconds),
+}
+_STEP: dict[str, Callable[[Row], str]] = {
+    "#": _number,
+    "step": _format("step_seconds", seconds),
+    "predicted": _format("predicted_step_seconds", seconds),
+    "for": _text("predicted_machine"),
+    "measured / predicted": _format("measured_to_predicted", significant),
+    "Ethernet / step": _format("bytes_ethernet", size),
+    "fabric / step": _format("bytes_fabric", size),
+    "loss": _format("final_loss", loss),
+    "validation": _format("validation_loss", loss),
+}

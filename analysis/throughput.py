@@ -117,7 +117,8 @@ def draw_pictures(found: list[Run], out: Path, shown: pd.DataFrame | None = None
     `shown` is the table of runs, put together by the column `by` if given; `step` is the one of the timeline. Raises
     ConfigurationError where the folder cannot be written, and for a step that no run recorded.
     """
-    from analysis.pictures import fastest_rows, loss_picture, lowest_losses, throughput_picture
+    from analysis.loss import loss_picture, lowest_losses
+    from analysis.pictures import fastest_rows, throughput_picture
     from analysis.tables import runs_table, steps_table
 
     shown = runs_table(found) if shown is None else shown

@@ -12,7 +12,8 @@ import pytest
 from matplotlib import image
 
 from analysis import printing
-from analysis.pictures import fastest_rows, lowest_losses
+from analysis.loss import lowest_losses
+from analysis.pictures import fastest_rows
 from analysis.reading import read_runs
 from analysis.tables import runs_table, steps_table
 from analysis.throughput import main
