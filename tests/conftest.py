@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,16 @@ import pytest
 from tests.slurm_cluster.fixture import each_slurm, make_each_slurm, make_slurm, slurm, slurm_accounting
 
 __all__ = ["each_slurm", "make_each_slurm", "make_slurm", "slurm", "slurm_accounting"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible_commands() -> None:
+    """Let commands that the tests start take Ctrl-C, also where a shell started the tests in its background.
+
+    Such a shell lets them ignore SIGINT, and every command would inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

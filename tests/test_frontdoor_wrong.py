@@ -92,7 +92,7 @@ WRONG = [
     Wrong([MIXED, "parallel=manual"], ("needs parallel.pipelines",)),
     Wrong([MIXED, "parallel.pipelines=[{microbatches:4}]"], ("exclude each other", "parallel.strategy=manual")),
     Wrong([MIXED, "parallel.schedule=gpipe", "parallel.chunks=2"], ("parallel.schedule=interleaved",)),
-    Wrong([MIXED, "optimizer.lr=1e-4"], ("optimizer.min_lr=0.0003 is above optimizer.lr=0.0001",)),
+    Wrong([MIXED, "optimizer.lr=1e-4"], ("optimizer.min_lr=0.0002 is above optimizer.lr=0.0001",)),
     Wrong([MIXED, "cluster.nodes=2"], ("exclude each other", "+cluster=uniform")),
     Wrong([MIXED, "data=tokens"], ("needs data.path",)),
     Wrong([MIXED, "data.path=/tmp/x"], ("exclude each other", "data=tokens")),

@@ -38,10 +38,15 @@ def enter_file_system(base: Path, tree: Path | None, shared: Path) -> None:
 
 
 def _interpreter() -> list[Path]:
-    """The folders of the Python under the virtual environment; in /usr it shares the folder with the system."""
+    """The folders of the Python under the virtual environment; in /usr it shares the folder with the system.
+
+    Debian's library has links to files below /etc.
+    """
     if Path(sys.base_prefix) != Path("/usr"):
         return [Path(sys.base_prefix).resolve()]
-    return [Path(os.__file__).parent, Path(os.path.realpath(sys.executable))]
+    library = Path(os.__file__).parent
+    linked = [path.resolve() for path in library.rglob("*") if path.is_symlink() and path.is_file()]
+    return [library, Path(os.path.realpath(sys.executable)), *linked]
 
 
 def _minimal(paths: Iterable[Path]) -> list[Path]:
@@ -59,7 +64,31 @@ def _enter_tree(tree: Path, visible: list[Path]) -> None:
     mount("-t", "sysfs", "sysfs", tree / "sys")
     for path in visible:
         _bind(path, tree / path.relative_to("/"))
+    _cover_links(Path(sys.executable), tree)
     os.chroot(tree)
+
+
+def _cover_links(executable: Path, tree: Path) -> None:
+    """Let the links to the interpreter lead to it in the tree, whose links of these names lead to its own Python.
+
+    `.venv/bin/python` is one to `/usr/bin/python3` where a system's Python made it.
+    """
+    interpreter = executable.resolve()
+    for link in _links(executable):
+        shown = tree / link.relative_to("/")
+        if not shown.resolve().is_relative_to(tree.resolve()):
+            continue  # an absolute link of a folder that the tree shows; the next one is what it leads to
+        if not shown.exists() or not shown.samefile(interpreter):
+            _bind(interpreter, shown.resolve())
+
+
+def _links(path: Path) -> list[Path]:
+    """Return the links from a path to the file that it means, each as the one before it names it."""
+    found = []
+    while path.is_symlink():
+        found.append(path)
+        path = Path(os.path.normpath(path.parent / path.readlink()))
+    return found
 
 
 def _open_the_way(visible: list[Path]) -> None:
