@@ -1,5 +1,6 @@
 """The options and the environment that NCCL would be given, against a table written out by hand."""
 
+import inspect
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import SimpleNamespace
@@ -20,6 +21,11 @@ class FakeOptions:
     config: SimpleNamespace = field(
         default_factory=lambda: SimpleNamespace(net_name="not set", split_share="not set")
     )
+
+
+FACTORIES = [FakeOptions, *[nccl.new_options] * torch.distributed.is_nccl_available()]
+"""The real class too, where torch has it: the stand-in takes any attribute."""
+NEW_GROUP_TAKES = set(inspect.signature(torch.distributed.new_group).parameters)
 
 
 def node(label, nic, **settings):
@@ -51,10 +57,11 @@ TABLE = [
 ]
 
 
+@pytest.mark.parametrize("factory", FACTORIES)
 @pytest.mark.parametrize(("network", "on", "net_name", "environment"), TABLE)
-def test_options_and_environment(network, on, net_name, environment):
-    options = nccl.group_options(network, FakeOptions)
-    assert options.config.net_name == net_name
+def test_options_and_environment(network, on, net_name, environment, factory):
+    options = nccl.group_options(network, factory)
+    assert options.config.net_name == (factory().config.net_name if net_name == "not set" else net_name)
     assert options.config.split_share == 0
     assert NodeNetworks.described(on).nccl_environment == environment
 
@@ -97,9 +104,8 @@ def test_harmless_environment_is_accepted_and_left_alone():
         nccl.check_environment({**harmless, "NCCL_NET": "Socket"})
 
 
-def test_torch_without_nccl_is_named():
-    if torch.distributed.is_nccl_available():
-        pytest.skip("this torch has NCCL")
+def test_torch_without_nccl_is_named(monkeypatch):
+    monkeypatch.setattr(nccl.dist, "is_nccl_available", lambda: False)
     with pytest.raises(ConfigurationError, match="without NCCL.*launch.backend=gloo"):
         nccl.new_options()
 
@@ -113,6 +119,7 @@ def test_a35_groups_are_bound_to_the_gpu_and_given_their_network(monkeypatch):
     assert backend.new_group((0, 2), "data", "roce", timedelta(seconds=9)) == "made"
     assert backend.new_group((3, 1), "pipeline", "ethernet", timedelta(seconds=9)) is None
     (first, first_given), (second, second_given) = calls
+    assert {*first_given, *second_given} <= NEW_GROUP_TAKES
     assert (first, second) == ([0, 2], [3, 1])
     assert first_given["pg_options"].config.net_name == "IB"
     assert second_given["pg_options"].config.net_name == "Socket"
