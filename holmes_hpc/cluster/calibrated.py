@@ -4,16 +4,20 @@ names."""
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from holmes_hpc.cluster.gpus import GPU_NAMES, Gpu
-from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.cluster.gpus import GPU_NAMES, PRECISIONS, TENSOR_FLOAT, Gpu
+from holmes_hpc.cluster.records import ABOVE_ZERO, COUNT, FROM_ZERO, RecordFile, one_of
 
 FORMAT_VERSION = 1
+
+_FILE = RecordFile(
+    "cluster.calibrated", "file of `holmes calibrate`", FORMAT_VERSION, "gpus",
+    {"gpu": one_of(GPU_NAMES), "precision": one_of([name for name in PRECISIONS if name != TENSOR_FLOAT]),
+     "slowdown": ABOVE_ZERO, "lowest": FROM_ZERO, "highest": ABOVE_ZERO, "actions": COUNT},
+    "make it by `holmes calibrate RUN...`, or leave it out")
 
 
 @dataclass(frozen=True)
@@ -40,21 +44,7 @@ def read_calibrated(path: str | None) -> tuple[CalibratedGpu, ...]:
     """Return the GPU kinds of `cluster.calibrated`; none where nothing is named. Raises ConfigurationError."""
     if path is None:
         return ()
-    try:
-        data = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-        if data["format"] != FORMAT_VERSION:
-            raise ValueError(f"format {data['format']} is not {FORMAT_VERSION}")
-        found = tuple(CalibratedGpu(**each) for each in data["gpus"])
-        for each in found:
-            if each.gpu not in GPU_NAMES or not 0 < float(each.slowdown) < float("inf"):
-                raise ValueError(f"{each.gpu!r} with slowdown {each.slowdown!r}")
-        return found
-    except OSError as error:
-        raise ConfigurationError(f"cluster.calibrated={path}: {error.strerror}; make it by `holmes calibrate RUN...`, "
-                                 "or leave it out") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"cluster.calibrated={path} is no file of `holmes calibrate`: {error}; make it again, "
-                                 "or leave it out") from error
+    return tuple(CalibratedGpu(**each) for each in _FILE.read(path))
 
 
 def calibrate_gpu(kind: Gpu, found: Sequence[CalibratedGpu]) -> Gpu:

@@ -15,11 +15,11 @@ from functools import cached_property
 from typing import Any
 
 from holmes_hpc.cluster.calibrated import CalibratedGpu
-from holmes_hpc.cluster.measured import MeasuredLink
+from holmes_hpc.cluster.measured import INSIDE_NODES, MeasuredLink
 from holmes_hpc.cluster.nics import ETHERNET, NICS
 from holmes_hpc.words import counted
 
-LOCAL = "local"
+LOCAL = INSIDE_NODES
 
 # What the emulated cluster is limited to where the cluster file names no rate: two cores move about 4 Gbit/s
 # in all, and Ethernet has to stay much slower than a fabric.
@@ -148,6 +148,15 @@ class ClusterDescription:
                     return ETHERNET
                 network = first.network
         return network
+
+    def has_link(self, link: MeasuredLink) -> bool:
+        """Return whether a measured link is one of this cluster: inside a label or fabric, or between fabrics."""
+        ends = set(link.between)
+        if link.network == LOCAL:
+            return len(ends) == 1 and ends <= {node.label for node in self.nodes}
+        if link.network == ETHERNET:
+            return ends <= set(self.fabrics)
+        return len(ends) == 1 and any(node.fabric in ends and node.network == link.network for node in self.nodes)
 
     def only(self, slots: Iterable[str]) -> ClusterDescription:
         """Return the cluster of some of its nodes, in the same order; ranks are numbered anew over them."""

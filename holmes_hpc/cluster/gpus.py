@@ -15,7 +15,9 @@ from types import MappingProxyType
 from holmes_hpc.cluster.host import host_memory_gib, measured_speed
 from holmes_hpc.cluster.lookup import find
 
-PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
+TENSOR_FLOAT = "tf32"
+"""What tensor cores make of float32: a peak of the data sheet, and no precision that a run is set to."""
+PRECISIONS = ("float32", TENSOR_FLOAT, "float16", "bfloat16")
 
 # gloo over the loopback interface moves about 4 Gbit/s before it fills two cores.
 _LOOPBACK_GB_PER_SECOND = 0.5

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.cluster.nics import FAMILIES
+from holmes_hpc.cluster.records import (
+    ABOVE_ZERO,
+    FROM_ZERO,
+    MAYBE_ABOVE_ZERO,
+    MAYBE_COUNT,
+    PAIR,
+    RecordFile,
+    one_of,
+)
 
 FORMAT_VERSION = 1
+INSIDE_NODES = "local"
+"""The network of a link inside a node, which names labels in place of fabrics."""
 
 _FULL_SHARE = 0.8
 """Pairs of nodes that together move less than this share of what they move one by one share something."""
+
+_FILE = RecordFile(
+    "cluster.measured", "file of `holmes probe`", FORMAT_VERSION, "links",
+    {"network": one_of((INSIDE_NODES, *FAMILIES)), "between": PAIR, "nodes": PAIR, "bandwidth_gbps": ABOVE_ZERO,
+     "latency_us": FROM_ZERO, "pairs": MAYBE_COUNT, "together_gbps": MAYBE_ABOVE_ZERO},
+    "measure by `holmes probe`, or leave it out")
 
 
 @dataclass(frozen=True)
@@ -50,19 +65,14 @@ def read_measured(path: str | None) -> tuple[MeasuredLink, ...]:
     """Return the links of `cluster.measured`; none where nothing is named. Raises ConfigurationError."""
     if path is None:
         return ()
-    place = Path(path).expanduser()
-    try:
-        data = json.loads(place.read_text())
-        if data["format"] != FORMAT_VERSION:
-            raise ValueError(f"format {data['format']} is not {FORMAT_VERSION}")
-        return tuple(MeasuredLink(**{**link, "between": tuple(link["between"]), "nodes": tuple(link["nodes"])})
-                     for link in data["links"])
-    except OSError as error:
-        raise ConfigurationError(f"cluster.measured={path}: {error.strerror}; measure by `holmes probe`, or leave it "
-                                 "out") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"cluster.measured={path} is no file of `holmes probe`: {error}; measure again, or "
-                                 "leave it out") from error
+    return tuple(MeasuredLink(**{**link, "between": tuple(link["between"]), "nodes": tuple(link["nodes"])})
+                 for link in _FILE.read(path))
+
+
+def links_in_words(links: Sequence[MeasuredLink]) -> str:
+    """Return which links these are: `ib inside a, ethernet between a and b`."""
+    return ", ".join(f"{link.network} " + (f"inside {link.between[0]}" if len(set(link.between)) == 1
+                                           else f"between {' and '.join(link.between)}") for link in links)
 
 
 def find_link(links: Sequence[MeasuredLink], network: str, end_a: str, end_b: str) -> MeasuredLink | None:

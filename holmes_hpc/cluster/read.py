@@ -14,7 +14,7 @@ from holmes_hpc.cluster.calibrated import read_calibrated
 from holmes_hpc.cluster.cluster import ClusterDescription, FabricLink, Node
 from holmes_hpc.cluster.gpus import check_gpu
 from holmes_hpc.cluster.lookup import unknown
-from holmes_hpc.cluster.measured import read_measured
+from holmes_hpc.cluster.measured import links_in_words, read_measured
 from holmes_hpc.cluster.nics import ETHERNET, ETHERNET_LATENCY_US, FAMILIES, check_features, nic
 from holmes_hpc.config.schema import Partition
 from holmes_hpc.errors import ConfigurationError
@@ -38,11 +38,23 @@ def read_cluster(config: Any) -> ClusterDescription:
     if config.order not in _ORDERS:
         raise ConfigurationError(unknown(config.order, _ORDERS, "order of nodes", "cluster.order"))
     nodes = _in_order(list(nodes_by_label.values()), config.order)
-    return ClusterDescription(
+    cluster = ClusterDescription(
         name=_name(config), nodes=nodes, links=_links(config.links, {node.fabric for node in nodes}),
         rates=_rates(config.emulate.rates), compute=str(config.emulate.compute),
         scale=float(config.emulate.scale), order=str(config.order), measured=read_measured(config.measured),
         calibrated=read_calibrated(config.calibrated))
+    _check_measured(cluster, config.measured)
+    return cluster
+
+
+def _check_measured(cluster: ClusterDescription, path: str | None) -> None:
+    """Refuse the file of another cluster, of whose links this one has none; a plan notes what else it does not use."""
+    if cluster.measured and not any(map(cluster.has_link, cluster.measured)):
+        labels = dict.fromkeys(node.label for node in cluster.nodes)
+        raise ConfigurationError(
+            f"cluster.measured={path} has no link of this cluster: it has {links_in_words(cluster.measured)}; the "
+            f"labels here are {', '.join(labels)}, the fabrics {', '.join(cluster.fabrics)}; name the file of this "
+            "cluster, measure it by `holmes probe cluster.measured=null`, or leave it out")
 
 
 def _name(config: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.cluster.host import speed_words
+from holmes_hpc.cluster.measured import links_in_words
 from holmes_hpc.planner.describe import seconds_words
 from holmes_hpc.planner.fewer_nodes import faster_on_fewer, left_out
 from holmes_hpc.planner.garbage import rare_collections
@@ -117,7 +118,7 @@ def _notes(whole: Task, best: Priced, sent: Sequence[Load]) -> tuple[str, ...]:
     if across and task.architecture.tied_embeddings:
         notes.append("the tied embedding's gradient crosses Ethernet in every step; model.tied_embeddings=false "
                      "avoids it")
-    notes += _slow_link(task, best, busy_seconds(sent))
+    notes += [*_unused(whole), *_slow_link(task, best, busy_seconds(sent))]
     left_out = whole.cluster.world_size - task.cluster.world_size
     if left_out:
         kept = {node.slot for node in task.cluster.nodes}
@@ -133,6 +134,21 @@ def _notes(whole: Task, best: Priced, sent: Sequence[Load]) -> tuple[str, ...]:
         notes.append(f"warm-up +{best.schedule.warmup_extra}: so many more forwards start upstream of each of the "
                      f"{hops} hop{'s' if hops > 1 else ''} over Ethernet, and their activations are kept")
     return tuple(notes)
+
+
+def _unused(task: Task) -> list[str]:
+    """Return what of the files of measured links and calibrated GPUs says nothing of this cluster and precision."""
+    cluster, precision, notes = task.cluster, task.settings.precision, []
+    other = [link for link in cluster.measured if not cluster.has_link(link)]
+    if other and task.machine.label != "emulated":
+        notes.append(f"cluster.measured: not used, since the cluster has no such link: {links_in_words(other)}; its "
+                     f"fabrics are {', '.join(cluster.fabrics)}")
+    kinds = task.machine.gpus.values()
+    if cluster.calibrated and not any(precision in kind.slowdowns for kind in kinds):
+        found = ", ".join(f"{each.gpu} in {each.precision}" for each in cluster.calibrated)
+        notes.append(f"cluster.calibrated: not used, since it has {found}, and this run computes on "
+                     f"{', '.join(sorted({kind.name for kind in kinds}))} in {precision}")
+    return notes
 
 
 def _on_fewer(task: Task, made: Plan, fewer: Priced) -> str:
