@@ -88,7 +88,11 @@ def test_two_infiniband_clusters_are_two_fabrics_unless_joined():
         ("hdr200", "25", 25),
         ("hdr200", "10", 10),
         ("eth10", "25", 10),
-        ("eth100", "25", 100),
+        ("hdr200", "null", 25),
+        ("eth100", "null", 100),
+        ("eth100", "24", 24),
+        ("eth100", "25", 25),
+        ("eth100", "26", 26),
         ("eth100", "40", 40),
     ],
 )

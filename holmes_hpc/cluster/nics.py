@@ -20,6 +20,8 @@ from holmes_hpc.errors import ConfigurationError
 
 ETHERNET = "ethernet"
 ETHERNET_LATENCY_US = 30.0
+DEFAULT_ETHERNET_GBPS = 25.0
+"""What a node has beside its fast NICs, where its cluster file does not say."""
 _ETHERNET_RATES = (1, 10, 25, 40, 50, 100, 200, 400)
 
 # Family of a NIC to the usual name of its IP interface.

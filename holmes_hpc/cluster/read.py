@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -15,7 +14,14 @@ from holmes_hpc.cluster.cluster import ClusterDescription, FabricLink, Node
 from holmes_hpc.cluster.gpus import check_gpu
 from holmes_hpc.cluster.lookup import unknown
 from holmes_hpc.cluster.measured import links_in_words, read_measured
-from holmes_hpc.cluster.nics import ETHERNET, ETHERNET_LATENCY_US, FAMILIES, check_features, nic
+from holmes_hpc.cluster.nics import (
+    DEFAULT_ETHERNET_GBPS,
+    ETHERNET,
+    ETHERNET_LATENCY_US,
+    FAMILIES,
+    check_features,
+    nic,
+)
 from holmes_hpc.config.schema import Partition
 from holmes_hpc.errors import ConfigurationError
 
@@ -104,14 +110,13 @@ def _nodes(label: str, partition: Any, path: str) -> tuple[Node, ...]:
 
 def _ethernet_gbps(partition: Any, family: str, nic_gbps: float, path: str) -> float:
     """Return the node's Ethernet bandwidth: that of an Ethernet NIC, unless its uplink is slower."""
-    given = float(partition.ethernet_gbps)
-    if not given > 0:
+    given = None if partition.ethernet_gbps is None else float(partition.ethernet_gbps)
+    if given is not None and not given > 0:
         raise ConfigurationError(f"{path}.ethernet_gbps is {given}; valid: above 0")
     if family != ETHERNET:
-        return given
-    default = next(item.default for item in fields(Partition) if item.name == "ethernet_gbps")
+        return DEFAULT_ETHERNET_GBPS if given is None else given
     total = float(nic_gbps * partition.nics_per_node)
-    return total if given == default else min(given, total)
+    return total if given is None else min(given, total)
 
 
 def _check_fabrics(nodes_by_label: Mapping[str, tuple[Node, ...]]) -> None:

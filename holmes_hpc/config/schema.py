@@ -38,7 +38,8 @@ class Partition:
     nics_per_node: int = setting(1, "fast NICs on each node", minimum=1)
     fabric: str | None = setting(None, "name of the set of nodes that reach each other by the fast network; "
                                        "default: one fabric for each label")
-    ethernet_gbps: float = setting(25.0, "bandwidth of a node's Ethernet, 10^9 bit/s", above=0)
+    ethernet_gbps: float | None = setting(None, "bandwidth of a node's Ethernet, 10^9 bit/s; default: 25, or what its "
+                                                "NICs have if they are Ethernet", above=0)
     hca: str | None = setting(None, "NCCL_IB_HCA on these nodes, such as mlx5_0,mlx5_1")
     gid_index: int | None = setting(None, "NCCL_IB_GID_INDEX on these nodes (RoCE)", minimum=0)
     interface: str | None = setting(None, "Ethernet interface on these nodes, such as eth0 or bond0")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holmes_hpc.cluster.gpus import GPUS
-from holmes_hpc.cluster.nics import ETHERNET
+from holmes_hpc.cluster.nics import DEFAULT_ETHERNET_GBPS, ETHERNET, NICS
 from holmes_hpc.cluster.slurm import NodeAnnotation, SlurmNode
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.submit.fit import distinguishing_feature, gpus_of
@@ -168,5 +168,8 @@ def _lines(label: Label) -> list[str]:
         lines.append(f"    constraint: {label.constraint}")
     if label.gres:
         lines.append(f"    gres: {label.gres}")
-    return [*lines, "    ethernet_gbps: 25  # ? what reaches the other fabrics",
+    ethernet = ("    # ethernet_gbps: 25  # ? where the uplink to the other fabrics is slower than these NICs"
+                if NICS[str(label.nic.value)].family == ETHERNET else
+                f"    ethernet_gbps: {DEFAULT_ETHERNET_GBPS:g}  # ? what reaches the other fabrics")
+    return [*lines, ethernet,
             "    # interface: eth0   # ? the Ethernet interface, where it has another name"]
