@@ -129,9 +129,9 @@ class Machine:
         return self._ethernet(node_a, node_b)
 
     def node_bandwidth_gbps(self, node: Node, network: str) -> float:
-        """Return what a node sends over a network at most, 10^9 bit/s, all its NICs together.
+        """Return what a node sends over a network at most, 10^9 bit/s, all its NICs together, wherever to.
 
-        For `local` it is what each of its GPUs has towards the others.
+        For `local` it is what each of its GPUs has towards the others. `way` says what it has towards one fabric.
         """
         if network == LOCAL or (self.has_real_emulation and not self.shaped):
             return self._inside_node(node).bandwidth_gbps
@@ -140,10 +140,23 @@ class Machine:
                                f"only {node.nic} and Ethernet")
         if self.has_real_emulation:
             return self.cluster.emulated_gbps(node, network)
-        if network != node.network:
-            return self._measured_ethernet_gbps(node) or node.ethernet_gbps
-        measured = self._measured(network, node.fabric, node.fabric)
-        return (measured.bandwidth_gbps if measured else NICS[node.nic].bandwidth_gbps) * node.nics
+        own = self._uplink_gbps(node) if network != node.network else self._fabric_gbps(node)
+        return max([own, *self._links_gbps(node.fabric).values()]) if network == ETHERNET else own
+
+    def way(self, node: Node, other: Node) -> tuple[str, float]:
+        """Return the name of what a node has towards the fabric of another one by Ethernet, and its 10^9 bit/s.
+
+        That is the link of both fabrics, if it has a rate for each node, and else one uplink (`""`) to all others.
+        Inside a fabric of Ethernet NICs it is those NICs.
+        """
+        if self.has_real_emulation:
+            return "", self.node_bandwidth_gbps(node, ETHERNET)
+        linked = self._links_gbps(node.fabric)
+        if other.fabric in linked:
+            return other.fabric, linked[other.fabric]
+        if node.fabric == other.fabric and node.network == ETHERNET:
+            return node.fabric, self._fabric_gbps(node)
+        return "", self._uplink_gbps(node)
 
     def trunk_gbps(self, fabric_a: str, fabric_b: str) -> float | None:
         """Return the bandwidth that all nodes share between two fabrics; None where nothing is shared."""
@@ -157,10 +170,30 @@ class Machine:
         """Return what a probe found; an emulation has rates of its own."""
         return None if self.label == EMULATED else find_link(self.cluster.measured, network, end_a, end_b)
 
-    def _measured_ethernet_gbps(self, node: Node) -> float | None:
-        """Return the most that a node's fabric was seen to send to another one."""
-        found = (self._measured(ETHERNET, node.fabric, other) for other in self.cluster.fabrics)
-        return max((link.bandwidth_gbps for link in found if link is not None), default=None)
+    def _fabric_gbps(self, node: Node) -> float:
+        """Return what a node's fast NICs have inside its fabric, all together."""
+        measured = self._measured(node.network, node.fabric, node.fabric)
+        return (measured.bandwidth_gbps if measured else NICS[node.nic].bandwidth_gbps) * node.nics
+
+    def _uplink_gbps(self, node: Node) -> float:
+        """Return what a node has towards other fabrics, or the most that its fabric was seen to send to one."""
+        found = [self._measured(ETHERNET, node.fabric, other) for other in self.cluster.fabrics if other != node.fabric]
+        measured = max((link.bandwidth_gbps for link in found if link is not None), default=None)
+        if measured is None:
+            return node.ethernet_gbps
+        # Of several Ethernet NICs the probe's one pair has used one.
+        return max(measured, min(measured * node.nics, node.ethernet_gbps)) if node.network == ETHERNET else measured
+
+    def _links_gbps(self, fabric: str) -> dict[str, float]:
+        """Return, by the fabric at the other end, what links that were not measured give each node of a fabric."""
+        key = "links", fabric
+        if key not in self.derived:
+            self.derived[key] = {
+                other: link.bandwidth_gbps for link in self.cluster.links if fabric in link.between
+                for other in link.between if other != fabric
+                if link.bandwidth_gbps is not None and self._measured(ETHERNET, fabric, other) is None}
+        found: dict[str, float] = self.derived[key]
+        return found
 
     def _inside_node(self, node: Node) -> LinkRate:
         measured = self._measured(LOCAL, node.label, node.label)

@@ -8,13 +8,18 @@ from functools import cached_property
 
 from holmes_hpc.cluster import Machine, Node
 from holmes_hpc.cluster.cluster import LOCAL
+from holmes_hpc.cluster.nics import ETHERNET
 from holmes_hpc.planner.cost.collectives import Ring
 from holmes_hpc.planner.cost.gpu_constants import COLLECTIVE_LAUNCH_SECONDS, local_share, network_share
 from holmes_hpc.values import Group, Reduction
 from holmes_hpc.values.levels import ranks_by_node
 
 Resource = tuple[str, str]
-"""What transfers share, one direction of it: (node's slot, `out ib`), or (`trunk`, `fabric>fabric`)."""
+"""What transfers share, one direction of it: (node's slot, `out ib`), or (`trunk`, `fabric>fabric`).
+
+Where a node has less towards a fabric than by all its Ethernet, that is one more: (node's slot, `out ethernet>fabric`),
+without a fabric for its uplink to all that it has no link of its own to.
+"""
 Needs = tuple[tuple[Resource, float], ...]
 """How long a transfer occupies each of them."""
 
@@ -202,9 +207,12 @@ def _hop_rates(machine: Machine, network: str, a: Node, b: Node) -> tuple[float,
     achieved = min(local_share(machine.gpu(node).name) for node in (a, b)) if inside else network_share(network)
     busy: dict[Resource, float] = {}
     if not inside:
-        for node, direction in ((a, "out"), (b, "in")):
+        for node, other, direction in ((a, b, "out"), (b, a, "in")):
             share = machine.node_bandwidth_gbps(node, network)
             busy[node.slot, f"{direction} {network}"] = 8 / (share * 1e9 * achieved)
+            name, gbps = machine.way(node, other) if network == ETHERNET else ("", share)
+            if gbps < share:
+                busy[node.slot, f"{direction} {network}>{name}"] = 8 / (gbps * 1e9 * achieved)
         trunk = machine.trunk_gbps(a.fabric, b.fabric) if a.fabric != b.fabric else None
         if trunk:
             busy["trunk", f"{a.fabric}>{b.fabric}"] = 8 / (trunk * 1e9 * achieved)

@@ -13,7 +13,7 @@ from holmes_hpc.planner.network_cost import Resource
 from holmes_hpc.planner.predict import observe, predict
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.step_prices import core_pools
-from holmes_hpc.planner.traffic import TRUNK
+from holmes_hpc.planner.traffic import TRUNK, parts_of
 from holmes_hpc.values import ScheduleChoice
 
 FULL = 0.85
@@ -90,7 +90,7 @@ def busiest_cores(task: Task, busy_seconds_of: Mapping[int, float]) -> tuple[str
 
 def _is_across(resource: Resource) -> bool:
     where, what = resource
-    return where == TRUNK or what.partition(" ")[2] == ETHERNET
+    return where == TRUNK or parts_of(what)[1] == ETHERNET
 
 
 def _without(task: Task, layout: Layout, choice: ScheduleChoice) -> float:

@@ -56,16 +56,23 @@ def network_bytes(task: Task, found: Sequence[Load]) -> dict[str, float]:
     sent: dict[str, float] = {}
     for load in found:
         for (slot, what), seconds in load.traffic.busy.items():
-            direction, _, network = what.partition(" ")
-            if slot != TRUNK and direction == "out":
+            direction, network, way = parts_of(what)
+            if slot != TRUNK and direction == "out" and way is None:
                 rate = task.machine.node_bandwidth_gbps(nodes[slot], network) * network_share(network)
                 sent[network] = sent.get(network, 0.0) + load.count * load.replicas * seconds * rate * 1e9 / 8
     return sent
 
 
+def parts_of(what: str) -> tuple[str, str, str | None]:
+    """Return direction and network of a node's resource, and which way out of its fabric it is, if it is one."""
+    direction, _, network = what.partition(" ")
+    network, is_way, way = network.partition(">")
+    return direction, network, way if is_way else None
+
+
 def used_networks(busy: Mapping[Resource, float]) -> set[str]:
     """Return the networks that carry anything."""
-    return {what.partition(" ")[2] for (where, what), seconds in busy.items() if seconds and where != TRUNK}
+    return {parts_of(what)[1] for (where, what), seconds in busy.items() if seconds and where != TRUNK}
 
 
 def resource_words(key: Resource, cluster: ClusterDescription) -> str:
@@ -73,10 +80,11 @@ def resource_words(key: Resource, cluster: ClusterDescription) -> str:
     where, what = key
     if where == TRUNK:
         return "the trunk from {} to {}".format(*what.split(">"))
-    direction, _, network = what.partition(" ")
+    direction, network, way = parts_of(what)
     many = next(node.nics for node in cluster.nodes if node.slot == where) > 1
     name = "Ethernet" if network == "ethernet" else f"{network} NIC{'s' if many else ''}"
-    return f"{name} of {where}, {'sending' if direction == 'out' else 'receiving'}"
+    towards = "" if way is None else f" towards {way or 'other fabrics'}"
+    return f"{name} of {where}{towards}, {'sending' if direction == 'out' else 'receiving'}"
 
 
 def _pairs(pipeline: Pipeline) -> Iterator[tuple[int, int]]:
