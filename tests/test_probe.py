@@ -44,6 +44,17 @@ def test_measured_links_go_before_described_ones(tmp_path: Path) -> None:
     assert measured.link("roce", roce, other_roce) == described.link("roce", roce, other_roce)
 
 
+@pytest.mark.parametrize(("pairs", "together", "trunk"), [(1, None, 10), (4, 31.0, None), (4, 9.0, 9)])
+def test_only_pairs_at_once_tell_of_a_trunk(tmp_path: Path, pairs: int, together: float | None, trunk: float | None
+                                            ) -> None:
+    path = tmp_path / "probe.json"
+    link = MeasuredLink("ethernet", ("roce", "ib"), ("roce-1", "ib-1"), 8.0, 60.0, pairs, together)
+    path.write_text(json.dumps(to_json([link])))
+    config = compose(["+cluster=mixed", f"cluster.measured={path}",
+                      "cluster.links=[{between: [ib, roce], shared_gbps: 10}]"])
+    assert Machine.described(ClusterDescription.from_config(config.cluster)).trunk_gbps("ib", "roce") == trunk
+
+
 def test_an_emulation_keeps_its_own_rates(tmp_path: Path) -> None:
     emulated = Machine.emulated(machine(tmp_path).cluster, cores=2)
     assert emulated.link("ib", *emulated.cluster.nodes[:2]).bandwidth_gbps == 2

@@ -159,9 +159,12 @@ class Machine:
         return "", self._uplink_gbps(node)
 
     def trunk_gbps(self, fabric_a: str, fabric_b: str) -> float | None:
-        """Return the bandwidth that all nodes share between two fabrics; None where nothing is shared."""
+        """Return the bandwidth that all nodes share between two fabrics; None where nothing is shared.
+
+        A probe tells only where it tried several pairs at once; what one pair does says nothing of a described trunk.
+        """
         measured = self._measured(ETHERNET, fabric_a, fabric_b)
-        if measured is not None:
+        if measured is not None and measured.together_gbps is not None:
             return measured.trunk_gbps
         link = None if self.has_real_emulation else self.cluster.link_between(fabric_a, fabric_b)
         return link.shared_gbps if link else None
