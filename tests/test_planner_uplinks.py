@@ -1,7 +1,8 @@
-"""What each node has between fabrics: a link's rate for each node, and the uplink of nodes with Ethernet NICs."""
+"""What lies between fabrics: a link's rate for each node, the uplink of nodes with Ethernet NICs, latencies."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from holmes_hpc.cluster.measured import MeasuredLink, to_json
 from holmes_hpc.config.compose import compose
 from holmes_hpc.config.schema import Cluster
 from holmes_hpc.planner import plan
+from holmes_hpc.planner.making import task_of
 from holmes_hpc.planner.network_cost import NetworkCost
+from holmes_hpc.planner.predict import step_collectives
 from holmes_hpc.planner.traffic import resource_words, used_networks
-from holmes_hpc.values import Plan
+from holmes_hpc.values import Group, Plan
 
 
 def two_fabrics(ethernet: float | str, nics: tuple[str, str] = ("hdr200", "roce200"), *links: str) -> Plan:
@@ -114,3 +117,21 @@ def test_bytes_are_counted_once_and_words_say_which_way() -> None:
     assert resource_words(("a/0", "in ethernet>"), cluster) == "Ethernet of a/0 towards other fabrics, receiving"
     assert resource_words(("a/0", "in ethernet"), cluster) == "Ethernet of a/0, receiving"
     assert used_networks({("a/0", "out ethernet>b"): 1.0, ("a/0", "out ethernet"): 1.0}) == {"ethernet"}
+
+
+@pytest.mark.parametrize("order", ["grouped", "alternate"])
+def test_a_steps_small_collectives_take_the_longest_link_in_any_order(order: str) -> None:
+    config = compose(["+cluster=mixed", "cluster.partitions.ib.nodes=3", "cluster.partitions.roce.nodes=1",
+                      f"cluster.order={order}", "cluster.links=[{between: [ib, roce], latency_us: 5000}]"])
+    task = task_of(config, "slurm")
+    world = Group("world", tuple(range(8)), "ethernet")
+    assert step_collectives(task, world) == pytest.approx(3 * 2 * 3 * 5000e-6)
+
+
+def test_the_longest_of_several_links_counts() -> None:
+    machine = Machine.described(read("{between: [b, c], latency_us: 900}, {between: [a, c], latency_us: 40}"))
+    task = dataclasses.replace(task_of(compose(["+cluster=mixed"]), "slurm"), cluster=machine.cluster, machine=machine)
+    seconds = [step_collectives(task, Group("world", ranks, "ethernet")) for ranks in ((0, 8), (0, 16), (0, 8, 16))]
+    assert seconds == pytest.approx([6 * 30e-6, 6 * 40e-6, 12 * 900e-6])
+    assert step_collectives(task, Group("world", (0, 1, 4), "ib")) == pytest.approx(12 * 1.1e-6)
+    assert step_collectives(task, Group("world", (0, 1), "local")) == pytest.approx(6 * 8e-6)

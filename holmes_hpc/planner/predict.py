@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -134,6 +135,18 @@ def _of_pipelines(choice: ScheduleChoice, chosen: Sequence[int]) -> ScheduleChoi
 
 def step_collectives(task: Task, world: Group) -> float:
     """Return the time of the step's small collectives, which take latencies only: log2 of the ranks, both ways."""
-    nodes = [task.cluster.node_of(rank) for rank in world.ranks]
-    latency = task.machine.link(world.network, nodes[0], nodes[-1]).latency_us * 1e-6
-    return _STEP_COLLECTIVES * 2 * (len(nodes) - 1).bit_length() * latency
+    key = "longest latency", world.network, world.ranks
+    if key not in task.machine.derived:
+        task.machine.derived[key] = _longest_latency_us(task, world) * 1e-6
+    latency: float = task.machine.derived[key]
+    return _STEP_COLLECTIVES * 2 * (len(world.ranks) - 1).bit_length() * latency
+
+
+def _longest_latency_us(task: Task, world: Group) -> float:
+    """Return the longest latency between two fabrics of a group, or between its NICs where it has one fabric only."""
+    nodes = list({node.slot: node for node in map(task.cluster.node_of, world.ranks)}.values())
+    fabrics = {node.fabric: node for node in nodes}
+    pairs = list(itertools.combinations(fabrics.values(), 2))
+    if not pairs:
+        pairs = [(nodes[0], node) for node in {node.nic: node for node in nodes}.values()]
+    return max(task.machine.link(world.network, a, b).latency_us for a, b in pairs)
