@@ -84,15 +84,23 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _fabrics(plan: Plan, cluster: ClusterDescription) -> Table:
+    """Return the nodes of the plan, a row for each kind of them in each fabric."""
     table = _table("fabrics", "fabric", "nodes", "GPUs", "NIC", "Ethernet", "ranks")
     names = {place.slot: place.node or place.slot for place in plan.ranks}
-    for fabric, nodes in cluster.fabrics.items():
-        first = nodes[0]
-        nic = f"{first.nics} x {first.nic}" if first.nics > 1 else first.nic
-        table.add_row(
-            fabric, shorten(names.get(node.slot, node.slot) for node in nodes), f"{first.gpus} x {first.gpu} a node",
-            f"{nic} ({first.network})", f"{first.ethernet_gbps:g} Gb/s",
-            numbers(place.rank for place in plan.ranks if place.fabric == fabric))
+    order = {fabric: number for number, fabric in enumerate(cluster.fabrics)}
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for node in sorted(cluster.nodes, key=lambda node: order[node.fabric]):
+        if node.slot in names:
+            nic = f"{node.nics} x {node.nic}" if node.nics > 1 else node.nic
+            kind = (node.fabric, f"{node.gpus} x {node.gpu} a node", f"{nic} ({node.network})",
+                    f"{node.ethernet_gbps:g} Gb/s")
+            rows.setdefault(kind, []).append(node.slot)
+    ranks: dict[str, list[int]] = {}
+    for place in plan.ranks:
+        ranks.setdefault(place.slot, []).append(place.rank)
+    for (fabric, *words), slots in rows.items():
+        table.add_row(fabric, shorten(names[slot] for slot in slots), *words,
+                      numbers(rank for slot in slots for rank in ranks[slot]))
     return table
 
 
