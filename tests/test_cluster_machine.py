@@ -1,3 +1,4 @@
+import dataclasses
 import subprocess
 import sys
 
@@ -5,11 +6,14 @@ import pytest
 from omegaconf import OmegaConf
 
 from holmes_hpc.cluster import ClusterDescription, LinkRate, Machine, host, kept_speed
+from holmes_hpc.cluster import machine as machine_module
 from holmes_hpc.cluster.host import HostSpeed, host_memory_gib, measured_matmul_gflops, measured_speed
 from holmes_hpc.config.compose import compose
 from holmes_hpc.config.schema import Cluster
 from holmes_hpc.errors import ConfigurationError, NetworkError, RunFailedError
 from holmes_hpc.planner import plan
+from holmes_hpc.planner.making import task_of
+from holmes_hpc.planner.step_prices import core_pools
 
 TEXT = """
 name: mixed
@@ -108,6 +112,19 @@ def test_a_described_cpu_shares_the_memory_of_its_node():
     text = "{name: laptop, partitions: {a: {nodes: 1, gpus_per_node: 4, gpu: cpu, nic: eth10}}}"
     machine = Machine.described(read(text))
     assert machine.memory_gib(machine.cluster.nodes[0]) == pytest.approx(host_memory_gib() / 4)
+
+
+@pytest.mark.parametrize("ranks", [(8, 2), (2, 8)])
+def test_every_described_node_of_cpus_has_cores_of_its_own(ranks, monkeypatch):
+    monkeypatch.setattr(machine_module, "host_cores", lambda: 4)
+    labels = ", ".join(f"{label}: {{nodes: 1, gpus_per_node: {count}, gpu: cpu, nic: eth10}}"
+                       for label, count in zip("ab", ranks, strict=True))
+    task = task_of(compose(["+cluster.name=two", f"+cluster.partitions={{{labels}}}"]), "slurm")
+    pools, sizes = core_pools(task)
+    assert sizes == {f"{label}/0": min(4, count) for label, count in zip("ab", ranks, strict=True)}
+    assert list(pools.values()) == ["a/0"] * ranks[0] + ["b/0"] * ranks[1]
+    small = task.cluster.only([f"{'ab'[ranks.index(2)]}/0"])
+    assert dataclasses.replace(task.machine, cluster=small).oversubscription == 1
 
 
 @pytest.fixture

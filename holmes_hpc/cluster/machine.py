@@ -36,23 +36,22 @@ class LinkRate:
 class Machine:
     """The machine that a prediction is for; `label` is `described` or `emulated`.
 
-    `oversubscription` is the number of ranks for each core where CPUs compute (at least 1): every rank's
-    compute takes that many times longer than `tflops` says. `shaped` is False where ranks of an emulated run
-    are plain local processes, so that every network is the loopback interface.
+    `cores` is the number of CPU cores where CPUs compute: this machine's in an emulation, else each node's; None where
+    they do not count. `shaped` is False where ranks of an emulated run are plain local processes, so that every
+    network is the loopback interface.
     """
 
     label: str
     cluster: ClusterDescription
     gpus: Mapping[str, Gpu] = field(hash=False)
-    oversubscription: float = 1.0
+    cores: int | None = None
     shaped: bool = True
 
     @classmethod
     def described(cls, cluster: ClusterDescription) -> Machine:
         """Return the cluster as its file describes it."""
         ranks = max((node.gpus for node in cluster.nodes if node.gpu == "cpu"), default=1)
-        cores = host_cores() if ranks > 1 else 1
-        return cls(DESCRIBED, cluster, _kinds(cluster), oversubscription=max(1.0, ranks / cores))
+        return cls(DESCRIBED, cluster, _kinds(cluster), cores=host_cores() if ranks > 1 else None)
 
     @classmethod
     def emulated(cls, cluster: ClusterDescription, cores: int | None = None, shaped: bool = True) -> Machine:
@@ -66,8 +65,16 @@ class Machine:
             return cls(EMULATED, cluster, _kinds(cluster))
         cpu = calibrate_gpu(gpu("cpu"), cluster.calibrated)
         kinds = {node.gpu: cpu for node in cluster.nodes}
-        oversubscription = max(1.0, cluster.world_size / (cores or host_cores()))
-        return cls(EMULATED, cluster, kinds, oversubscription, shaped)
+        return cls(EMULATED, cluster, kinds, cores or host_cores(), shaped)
+
+    @cached_property
+    def oversubscription(self) -> float:
+        """The most ranks for each core that CPUs have anywhere, at least 1."""
+        if self.cores is None:
+            return 1.0
+        ranks = (self.cluster.world_size if self.has_real_emulation else
+                 max((node.gpus for node in self.cluster.nodes if node.gpu == "cpu"), default=1))
+        return max(1.0, ranks / self.cores)
 
     @property
     def has_real_emulation(self) -> bool:

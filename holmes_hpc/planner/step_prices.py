@@ -106,7 +106,7 @@ def core_pools(task: Task) -> tuple[dict[int, str], dict[str, int]]:
             shared = machine.has_real_emulation
             pool = "this machine" if shared else node.slot
             ranks = cluster.world_size if shared else node.gpus
-            sizes[pool] = max(1, round(ranks / machine.oversubscription))
+            sizes[pool] = min(ranks, machine.cores or ranks)
             pools.update(dict.fromkeys(cluster.ranks_of(node), pool))
     return pools, sizes
 
