@@ -127,6 +127,15 @@ def test_the_written_file_is_a_cluster_file(saved: str, tmp_path: Path, capsys: 
     assert describe_site(inventory(saved), "ours") == path.read_text()
 
 
+def test_ethernet_nics_of_the_written_file_have_no_slower_uplink_unasked(tmp_path: Path) -> None:
+    saved = "NodeName=e[1-4] Gres=gpu:v100:4 Feature=100gbe\nPartitionName=gpu Nodes=e[1-4]\n"
+    path = tmp_path / "cluster" / "ours.yaml"
+    path.parent.mkdir()
+    path.write_text(describe_site(inventory(saved), "ours"))
+    config = compose([f"hydra.searchpath=[{tmp_path}]", "+cluster=ours"])
+    assert {node.ethernet_gbps for node in ClusterDescription.from_config(config.cluster).nodes} == {100}
+
+
 def test_doctor_shows_a_nodes_adapters(tmp_path: Path) -> None:
     root = lay_out(tmp_path, {"lo": "unknown", "eth0": "up", "ib1": "down"}, {
         "mlx5_0": ("InfiniBand", "4: ACTIVE", "200 Gb/sec (4X HDR)"),
