@@ -113,8 +113,8 @@ def test_bytes_are_counted_once_and_words_say_which_way() -> None:
     sent = [{each.network: each.bytes for each in made.bytes_by_network}["ethernet"] for made in (plain, linked)]
     assert sent[0] == sent[1] > 0
     cluster = read()
-    assert resource_words(("a/0", "out ethernet>b"), cluster) == "Ethernet of a/0 towards b, sending"
-    assert resource_words(("a/0", "in ethernet>"), cluster) == "Ethernet of a/0 towards other fabrics, receiving"
+    assert resource_words(("a/0", "out ethernet>b"), cluster) == "Ethernet of a/0 to b, sending"
+    assert resource_words(("a/0", "in ethernet>"), cluster) == "Ethernet of a/0 from other fabrics, receiving"
     assert resource_words(("a/0", "in ethernet"), cluster) == "Ethernet of a/0, receiving"
     assert used_networks({("a/0", "out ethernet>b"): 1.0, ("a/0", "out ethernet"): 1.0}) == {"ethernet"}
 

@@ -83,8 +83,8 @@ def resource_words(key: Resource, cluster: ClusterDescription) -> str:
     direction, network, way = parts_of(what)
     many = next(node.nics for node in cluster.nodes if node.slot == where) > 1
     name = "Ethernet" if network == "ethernet" else f"{network} NIC{'s' if many else ''}"
-    towards = "" if way is None else f" towards {way or 'other fabrics'}"
-    return f"{name} of {where}{towards}, {'sending' if direction == 'out' else 'receiving'}"
+    far = "" if way is None else f" {'to' if direction == 'out' else 'from'} {way or 'other fabrics'}"
+    return f"{name} of {where}{far}, {'sending' if direction == 'out' else 'receiving'}"
 
 
 def _pairs(pipeline: Pipeline) -> Iterator[tuple[int, int]]:
