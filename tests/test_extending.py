@@ -184,6 +184,8 @@ def test_a_dataset_that_reads_no_tokens_is_refused(tmp_path: Path, body: str, wo
 
 @pytest.mark.parametrize(("text", "words"), [
     ("import nothing_of_that_name", r"line 1: ModuleNotFoundError.*Install it on every node"),
+    ("raise SystemExit(0)", r"broken\.py, line 1: SystemExit: 0\. Mend it there"),
+    ("x = 1\ndef (", r"broken\.py, line 2: SyntaxError"),
     ("x = 1\ny = 1 / 0\n", r"broken\.py, line 2: ZeroDivisionError: division by zero\. Mend it there"),
     ("from holmes_hpc import extend\nextend.add_activation('gelu', abs)", "the activation 'gelu' is built in"),
     ("from holmes_hpc import extend\nextend.add_nic('hdr200', family='ib', bandwidth_gbps=1, latency_us=1)",

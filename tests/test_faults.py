@@ -108,6 +108,19 @@ def test_killed_command_leaves_nothing_and_the_next_start_says_so(running: Runni
     assert result["status"] == "failed"
 
 
+def test_a_command_killed_as_its_folder_appears_has_a_result_after_the_next_start(tmp_path: Path) -> None:
+    process = subprocess.Popen(command("train", LONG), cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not (killed := list(tmp_path.glob("runs/mixed/*/plan.json"))):
+        assert process.poll() is None and time.monotonic() < deadline
+    process.kill()
+    process.wait(timeout=END_SECONDS)
+    train(tmp_path, [*LONG, "train.steps=1"])
+    result = json.loads((killed[0].parent / "result.json").read_text())
+    assert result["status"] == "failed" and "ended without writing a result" in result["error"]
+
+
 SMALL = [*LONG, "train.global_batch_size=4", "cluster.partitions.ib.gpus_per_node=1",
          "cluster.partitions.roce.gpus_per_node=1", "train.timeout_seconds=4"]
 

@@ -98,6 +98,20 @@ def test_files_in_search_paths_are_found_and_ours_are_not_a_users(own: Path, tmp
         compose(["+cluster=centre", search])
 
 
+def test_a_users_file_with_the_name_of_one_of_ours_is_refused_where_it_is_meant(own: Path) -> None:
+    (own / "cluster" / "ib.yaml").write_text("name: ib\npartitions: {a: {nodes: 7}}\n")
+    with pytest.raises(ConfigurationError, match=r"cluster/ib\.yaml has the name of a file that ships.*Rename yours"):
+        compose(["+cluster=ib"])
+    assert compose(["+cluster=roce"]).cluster.name == "roce"
+
+
+@pytest.mark.parametrize("text", ["defaults: [ours]\n", "name: x\npartitions: &p\n  ib: *p\n"])
+def test_a_file_that_leads_back_to_itself_is_refused(own: Path, text: str) -> None:
+    (own / "cluster" / "ours.yaml").write_text(text)
+    with pytest.raises(ConfigurationError, match=r"\+cluster=ours: a configuration file leads back to itself"):
+        compose(["+cluster=ours"])
+
+
 def test_a_file_that_may_not_be_read_is_refused_without_a_traceback(own: Path, tmp_path: Path) -> None:
     path = own / "cluster" / "secret.yaml"
     path.write_text("name: secret\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import is_dataclass
 
@@ -21,6 +22,7 @@ from holmes_hpc.config.files import own_file, own_files
 from holmes_hpc.config.schema import Root
 from holmes_hpc.errors import ConfigurationError
 
+_ALREADY = re.compile(r"An item is already at '([^']+)'")
 _MEND = " Mend the ${...} there, or quote the value where none was meant."
 
 
@@ -29,6 +31,9 @@ def explain(error: Exception, overrides: Sequence[str]) -> ConfigurationError:
     for cause in _chain(error):
         if isinstance(cause, ConfigurationError):
             return cause
+        if isinstance(cause, RecursionError):
+            return ConfigurationError(_named(overrides) + "a configuration file leads back to itself, by its name in "
+                                      "`defaults` or by an anchor. Take that out.")
         if isinstance(cause, MarkedYAMLError):
             return ConfigurationError(_yaml(cause))
         if isinstance(cause, MissingConfigException):
@@ -46,6 +51,12 @@ def explain(error: Exception, overrides: Sequence[str]) -> ConfigurationError:
     words = _two_clusters(str(error), overrides)
     if words:
         return ConfigurationError(words)
+    taken = _ALREADY.search(str(error))
+    if taken:
+        key = taken[1]
+        override = next((text for text in overrides if text.lstrip("+").startswith(f"{key}=")), f"+{key}")
+        return ConfigurationError(f"{override}: {key} is there already, and nothing can be added in its place. Write "
+                                  f"{key}=VALUE without the plus, or +{key}.NAME=VALUE for what is to come into it.")
     first = str(error).strip().splitlines()[:1] or [type(error).__name__]
     return ConfigurationError(_place(error, overrides) + first[0])
 

@@ -31,6 +31,14 @@ def own_file(group: str, name: str, overrides: Sequence[str]) -> Path | None:
     return next((path for path in paths if path.is_symlink() or is_there(path)), None)
 
 
+def shadowed_file(group: str, name: str, overrides: Sequence[str]) -> Path | None:
+    """Return a user's own file that has the name of an option which ships with the package, and so is never taken."""
+    if not (package_folder() / group / f"{name}.yaml").is_file():
+        return None
+    paths = (folder / group / f"{name}.yaml" for folder in searched_folders(overrides))
+    return next((path for path in paths if path.is_symlink() or is_there(path)), None)
+
+
 def own_files(overrides: Sequence[str]) -> Iterator[tuple[str, Path]]:
     """Yield the group and path of each user's own file that the overrides choose."""
     for text in overrides:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
+import typing
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,16 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import OverrideParseException
 
 from holmes_hpc.config.check import unknown_key
-from holmes_hpc.config.describe import item_schema, listed, near, settings
-from holmes_hpc.config.files import check_file, own_file, why_not_a_file
+from holmes_hpc.config.describe import Setting, expected, item_schema, listed, near, settings
+from holmes_hpc.config.files import check_file, own_file, shadowed_file, why_not_a_file
 from holmes_hpc.config.schema import Root
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.paths import is_folder
 
 NO_DEFAULT_GROUPS = ("cluster",)
 """Groups that the defaults list does not name, so that an option of theirs is written with `+`."""
+_UNREADABLE = re.compile(r"^Lexer\w*Exception: .*")
+"""What Hydra's parser says of a character that it has no rule for."""
 
 
 def parse(overrides: Sequence[str], loader: ConfigLoader) -> list[Override]:
@@ -34,8 +38,9 @@ def parse(overrides: Sequence[str], loader: ConfigLoader) -> list[Override]:
         try:
             parsed += parser.parse_overrides([text])
         except OverrideParseException as error:
+            words = _UNREADABLE.sub("a character that needs quotes", str(error).splitlines()[0])
             raise ConfigurationError(
-                f"cannot read the override {text!r}: {str(error).splitlines()[0]}. Overrides are written key=value; "
+                f"cannot read the override {text!r}: {words}. Overrides are written key=value; "
                 "quote a value with special characters, as in 'run.name=\"a b\"'."
             ) from error
     return parsed
@@ -100,15 +105,24 @@ def _sweep_without_m(override: Override, groups: Iterable[str]) -> str:
 
 def _check_option(override: Override, loader: ConfigLoader, overrides: Sequence[str]) -> None:
     group, value = override.key_or_group, override.value()
-    if override.is_delete() or value is None:
-        raise ConfigurationError(f"{override.input_line}: {group} is needed; leave this out.")
     own = group in NO_DEFAULT_GROUPS
+    if override.is_delete() or value is None:
+        remedy = f"name one, as in +{group}=NAME" if own else "leave this out"
+        raise ConfigurationError(f"{override.input_line}: {group} is needed; {remedy}.")
+    if isinstance(value, dict):
+        key = next(iter(value), "KEY")
+        raise ConfigurationError(f"{override.input_line}: {group} is a group of settings: write each on its own, as in "
+                                 f"{group}.{key}=VALUE.")
     if own != (override.is_add() or override.is_force_add()):
         right = f"+{group}" if own else group
         raise ConfigurationError(f"{override.input_line}: write {right}={value}.")
     search = [text for text in overrides if text.lstrip("+").startswith("hydra.searchpath=")]
     names = loader.get_group_options(group, ObjectType.CONFIG, overrides=search)
     for name in value if isinstance(value, list) else [value]:
+        shadowed = shadowed_file(group, str(name), overrides)
+        if shadowed is not None:
+            raise ConfigurationError(f"{override.input_line}: {shadowed} has the name of a file that ships with "
+                                     "holmes_hpc, which Hydra would take. Rename yours, and name it here.")
         path = own_file(group, str(name), overrides)
         if path is not None and (problem := why_not_a_file(path)):
             raise ConfigurationError(f"{override.input_line}: {problem}")
@@ -137,7 +151,7 @@ def _check_key(override: Override, groups: Iterable[str]) -> None:
         elif dataclasses.is_dataclass(kind):
             schema = kind
         else:
-            _check_leaf(override, kind, rest, path)
+            _check_leaf(override, known[part], rest)
             return
 
 
@@ -146,6 +160,20 @@ def _group_hint(part: str, parts: list[str], groups: Iterable[str]) -> str:
     return f" {group} is a group: its options are written {group}=NAME." if group else ""
 
 
-def _check_leaf(override: Override, kind: Any, rest: list[str], path: str) -> None:
+def _check_leaf(override: Override, setting: Setting, rest: list[str]) -> None:
+    """Check what Hydra and OmegaConf would refuse without a word of the setting, or take for something else."""
+    key, value, kind = override.key_or_group, override.value(), setting.kind
     if rest and kind in (int, float, bool, str):
-        raise ConfigurationError(f"{override.key_or_group}: {path[:-1]} is a single value and has no keys.")
+        raise ConfigurationError(f"{key}: {setting.path} is a single value and has no keys.")
+    origin = typing.get_origin(kind)
+    if rest and origin is list and not rest[0].isdigit():
+        raise ConfigurationError(f"{key}: {setting.path} is a list, whose items have numbers and no names: write all "
+                                 f"of it, as in {setting.path}=[...].")
+    if rest:
+        return
+    if override.is_delete():
+        raise ConfigurationError(f"{override.input_line}: {key} is needed. Leave this out, or give it a value.")
+    wrong_container = origin in (list, dict) and value is not None and not isinstance(value, origin)
+    wrong_truth = kind is bool and isinstance(value, int | float) and value not in (0, 1)
+    if wrong_container or wrong_truth:
+        raise ConfigurationError(f"{override.input_line}: expected {expected(setting)} ({setting.help}).")

@@ -42,16 +42,24 @@ def _load(where: str, load: Any) -> None:
     before = {name: dict(each) for name, each in registry.ALL.items()}
     try:
         load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         for name, entries in before.items():
             registry.ALL[name].replace_all(entries)
         if isinstance(error, HolmesError):
             raise ConfigurationError(f"{where}: {error}") from error
-        last = traceback.extract_tb(error.__traceback__)[-1]
+        file, line = _where(error)
         remedy = ("Install it on every node, or name the path of its .py file."
                   if isinstance(error, ModuleNotFoundError) else "Mend it there.")
-        raise ConfigurationError(f"{where}: importing it failed in {last.filename}, line {last.lineno}: "
+        raise ConfigurationError(f"{where}: importing it failed in {file}, line {line}: "
                                  f"{type(error).__name__}: {error}. {remedy}") from error
+
+
+def _where(error: BaseException) -> tuple[str, int | None]:
+    """Return the file and line of an error: of a syntax error those that it names."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return error.filename, error.lineno
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return last.filename, last.lineno
 
 
 def _import_file(path: Path, where: str) -> None:

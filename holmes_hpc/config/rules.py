@@ -17,6 +17,9 @@ _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _NAME = re.compile(r"\w[\w .,=+@-]*")
 _LAYER_SPLITS = ("adaptive", "holmes", "uniform")
 _TIME_LIMIT = re.compile(r"(\d+-)?\d+(:\d+){0,2}|infinite|unlimited", re.IGNORECASE)
+MOST_RANKS = 65_536
+"""Ranks that are planned: of many more the search would not end within a day."""
+_LEAST_RATE_GBPS, _MOST_RATE_GBPS = 1e-6, 1e5
 SIGNALS = ("USR2", "USR1", "TERM", "INT", "HUP")
 _SHORT_FORM = ("nodes", "gpus_per_node", "gpu", "nic", "nics_per_node")
 
@@ -190,6 +193,11 @@ def _partitions(config: DictConfig) -> None:
             f"equal nodes. Set cluster.partitions.LABEL.{short[0]} (labels: {', '.join(cluster.partitions)}), or use "
             "+cluster=uniform."
         )
+    parts = cluster.partitions.values() if cluster.partitions else [cluster]
+    ranks = sum((part.nodes or 1) * (part.gpus_per_node or 1) for part in parts)
+    if ranks > MOST_RANKS:
+        raise ConfigurationError(f"cluster.name={cluster.name}: it has {ranks:,} GPUs, and at most {MOST_RANKS:,} are "
+                                 "planned. Lower nodes or gpus_per_node of its labels.")
     for label, partition in cluster.partitions.items():
         path = f"cluster.partitions.{label}"
         if not _LABEL.fullmatch(str(label)):
@@ -216,8 +224,9 @@ def _links(config: DictConfig) -> None:
 
 def _rates(config: DictConfig) -> None:
     for network, rate in config.cluster.emulate.rates.items():
-        if not rate > 0:
-            raise ConfigurationError(f"cluster.emulate.rates.{network}={rate:g}: expected a number above 0 (Gbit/s).")
+        if not _LEAST_RATE_GBPS <= rate <= _MOST_RATE_GBPS:
+            raise ConfigurationError(f"cluster.emulate.rates.{network}={rate:g}: expected 10^9 bit/s from "
+                                     f"{_LEAST_RATE_GBPS:g} to {_MOST_RATE_GBPS:g}.")
 
 
 def _whole(value: Any) -> bool:

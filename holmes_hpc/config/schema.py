@@ -178,8 +178,8 @@ class Train:
     timeline_every: int = setting(50, "steps between recorded timelines; 0: none", minimum=0)
     resume: str = setting("auto", "auto (this run's newest checkpoint, where it was requeued), never, or the "
                                   "path of a checkpoint or run folder")
-    start_timeout_seconds: float = setting(300.0, "longest wait while process groups are built", above=0)
-    timeout_seconds: float = setting(120.0, "longest wait for another rank while training", above=0)
+    start_timeout_seconds: float = setting(300.0, "longest wait while process groups are built", above=0, maximum=1e6)
+    timeout_seconds: float = setting(120.0, "longest wait for another rank while training", above=0, maximum=1e6)
 
 
 @dataclass

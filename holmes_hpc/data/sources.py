@@ -60,11 +60,11 @@ class Source:
         count = len(self.training) + len(self.validation)
         for part, tokens in (("training", self.training), ("validation", self.validation)):
             if len(tokens) <= sequence_length:
+                shorter = f"Set model.sequence_length to less than {len(tokens)}, use" if len(tokens) > 1 else "Use"
                 raise DataError(
                     f"{self.label} has {count} tokens, {len(tokens)} of them for {part}: one sample needs "
-                    f"{sequence_length + 1}, the target of its last token included. Set model.sequence_length to less "
-                    f"than {len(tokens)}, use longer data, or set data.validation_fraction to another value above 0, "
-                    "at most 0.5.")
+                    f"{sequence_length + 1}, the target of its last token included. {shorter} longer data, or set "
+                    "data.validation_fraction to another value above 0, at most 0.5.")
 
     def check_vocabulary(self, tokens: NDArray[Any], vocab_size: int) -> None:
         """Refuse tokens outside the vocabulary. Raises DataError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import sys
@@ -27,7 +28,7 @@ from holmes_hpc.launch.on_slurm import show_dry_run, submit_and_follow
 from holmes_hpc.launch.resume import resolve_resume
 from holmes_hpc.planner import bind, plan, render, search_progress
 from holmes_hpc.planner.describe import in_a_line
-from holmes_hpc.runs import RunFolder, heal, read_result
+from holmes_hpc.runs import RunFolder, describe_job, heal, read_result
 from holmes_hpc.runs.place import check_place
 from holmes_hpc.submit import Decision, decide_mode
 from holmes_hpc.values import Plan
@@ -74,7 +75,7 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
         if decision.mode == "slurm":
             show_dry_run(config)
         return 0, None
-    folder = make_folder(config, chosen)
+    folder = make_folder(config, chosen, decision.mode)
     LOG.info("%s; run folder %s", in_a_line(chosen) if brief else decision.reason, folder.path)
     status = _launch(config, chosen, cluster, folder, decision)
     if (read_result(folder) or {}).get("status") == "completed":
@@ -111,11 +112,15 @@ def run_name(config: Any) -> str:
     return str(config.run.name or config.cluster.name)
 
 
-def make_folder(config: Any, chosen: Plan) -> RunFolder:
-    """Make the run folder with its configuration and plan; where that fails, nothing of it stays."""
-    base = Path(config.run.folder)
-    return RunFolder.create(base, run_name(config), {"config.yaml": OmegaConf.to_yaml(config),
-                                                     "plan.json": chosen.to_json()})
+def make_folder(config: Any, chosen: Plan, mode: str = "slurm") -> RunFolder:
+    """Make the run folder with its configuration and plan; where that fails, nothing of it stays.
+
+    That of a run on this machine begins with job.json: from then on a later start sees whether its process lives.
+    """
+    files = {"config.yaml": OmegaConf.to_yaml(config), "plan.json": chosen.to_json()}
+    if mode in ("emulated", "local"):
+        files = {"job.json": json.dumps(describe_job(emulated=mode == "emulated", environment=os.environ)), **files}
+    return RunFolder.create(Path(config.run.folder), run_name(config), files)
 
 
 def _launch(config: Any, chosen: Plan, cluster: ClusterDescription, folder: RunFolder, decision: Decision) -> int:

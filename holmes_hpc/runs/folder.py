@@ -31,7 +31,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, base: Path, name: str, files: Mapping[str, str] | None = None) -> RunFolder:
-        """Make a new run folder with its sub-folders and its first `files`, text by name, and return it.
+        """Make a new run folder with its sub-folders and its first `files`, text by name, in this order, and return it.
 
         Raises ConfigurationError for a name that is no single folder name or a place that cannot be written,
         and RunFailedError where the disk is full; then nothing that was made stays.
@@ -44,10 +44,10 @@ class RunFolder:
             made = missing_folders(parent)
             parent.mkdir(parents=True, exist_ok=True)
             folder = cls(path := _make_unique(parent))
-            for part in (folder.ranks, folder.logs, folder.checkpoints):
-                part.mkdir()
             for file, text in (files or {}).items():
                 folder.write_text(folder.path / file, text)
+            for part in (folder.ranks, folder.logs, folder.checkpoints):
+                part.mkdir()
         except (OSError, HolmesError) as error:
             _remove(path, made)
             if isinstance(error, OSError):

@@ -53,14 +53,25 @@ def write_job(folder: RunFolder, ranks: Sequence[tuple[int, str, int | None]] = 
     if isinstance(job, dict) and (job.get("main_pid"), job.get("main_start")) == (pid, start):
         write_json_atomic(folder.job_path, {**job, "ranks": rows})
         return
-    write_json_atomic(folder.job_path, {
-        "job_id": job_id,
-        "components": list(components),
-        "restarts": restarts,
-        "ranks": rows,
+    record = describe_job(command=command, emulated=emulated, environment=environment)
+    write_json_atomic(folder.job_path, {**record, "job_id": job_id, "components": list(components),
+                                        "restarts": restarts, "ranks": rows})
+
+
+def describe_job(*, command: Sequence[str] | None = None, emulated: bool | None = None,
+                 environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return what job.json says of a run whose main process is the calling one, before it has ranks.
+
+    The arguments are those of `write_job`.
+    """
+    return {
+        "job_id": None,
+        "components": [],
+        "restarts": 0,
+        "ranks": [],
         "emulated": emulated,
-        "main_pid": pid,
-        "main_start": start,
+        "main_pid": os.getpid(),
+        "main_start": process_start(os.getpid()),
         "host": socket.gethostname(),
         "user": _user_name(),
         "command": [without_secrets(word) for word in (sys.argv if command is None else command)],
@@ -68,7 +79,7 @@ def write_job(folder: RunFolder, ranks: Sequence[tuple[int, str, int | None]] = 
         "environment": told_environment(environment or {}),
         "versions": _versions(),
         "git": git_state(Path.cwd()),
-    })
+    }
 
 
 def update_job(folder: RunFolder, ranks: Sequence[tuple[int, str, int | None]], restarts: int, job_id: str) -> None:
