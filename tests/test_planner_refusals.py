@@ -73,3 +73,11 @@ def test_degrees_that_fill_no_nodes_are_named_and_unset_ones_are_not() -> None:
     words = refused("parallel=flashflex", "parallel.pipeline=3", "parallel.data=1")
     assert "parallel.pipeline=3, parallel.data=1" in words and "parallel.tensor" not in words
     assert "memory" not in words
+
+
+@pytest.mark.parametrize("strategy", ["auto", "holmes"])
+def test_what_no_price_knows_is_not_planned(strategy: str) -> None:
+    words = refused(f"parallel={strategy}", "parallel.cross_fabric_dtype=bfloat16")
+    assert words == ("parallel.cross_fabric_dtype=bfloat16: this version neither prices nor runs it. "
+                     "Set parallel.cross_fabric_dtype to float32 or null.")
+    plan(compose([MIXED, "parallel=megatron", "parallel.cross_fabric_dtype=float32"]))
