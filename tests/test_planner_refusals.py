@@ -61,8 +61,10 @@ def test_memory_is_named_where_it_is_the_cause_with_what_was_asked() -> None:
 
 @pytest.mark.parametrize(("overrides", "remedies"), [
     (["parallel.pipeline=4", "parallel.chunks=2", "parallel.schedule=interleaved"],
-     "Set parallel.pipeline above 4 or parallel.tensor above 1 or "),
-    (["parallel.pipeline=4", "parallel.tensor=2"], "Set train.precision=bfloat16; or take more nodes"),
+     ". Set parallel.pipeline above 4; or take more nodes"),
+    (["parallel.pipeline=4", "parallel.chunks=2", "parallel.schedule=interleaved", "parallel.tensor=1"],
+     ". Set parallel.pipeline above 4 or parallel.tensor above 1; or take more nodes"),
+    (["parallel.pipeline=4", "parallel.tensor=2"], ". Take more nodes or a smaller model."),
     (["parallel.pipeline=4", "parallel.tensor=2", "train.precision=bfloat16"], ". Take more nodes or a smaller model."),
 ])
 def test_remedies_against_memory_are_within_the_cluster(overrides: list[str], remedies: str) -> None:
