@@ -139,7 +139,7 @@ def _body(context: WorldContext, network: EmulatedNetwork, turns: list[Turn], ba
 
         def run(rank: int = place.rank, node: Any = node) -> int:
             for number, turn in enumerate(turns):
-                _take_turn(turn, rank, node, network, base / f"store-{number}", bind_peers=bind_peers)
+                _take_turn(turn, rank, node, base / f"store-{number}", bind_peers=bind_peers)
             return 0
 
         context.fork_rank(place.rank, node.name, run, base / f"rank-{place.rank}.log")
@@ -151,7 +151,7 @@ def _body(context: WorldContext, network: EmulatedNetwork, turns: list[Turn], ba
     return 0
 
 
-def _take_turn(turn: Turn, rank: int, node: Any, network: EmulatedNetwork, store: Path, *, bind_peers: bool) -> None:
+def _take_turn(turn: Turn, rank: int, node: Any, store: Path, *, bind_peers: bool) -> None:
     from torch.distributed import FileStore
 
     from holmes_hpc.comm.groups import connect

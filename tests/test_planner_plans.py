@@ -228,6 +228,22 @@ def test_layer_split_holmes_gives_the_slower_gpus_fewer_layers() -> None:
     assert layers["ib"] > layers["roce"]
 
 
+@pytest.mark.parametrize("strategy", ["auto", "holmes", "megatron"])
+@pytest.mark.parametrize(("split", "layers"), [("uniform", (4, 4)), ("[1,7]", (1, 7)), ("[6,2]", (6, 2))])
+def test_an_asked_layer_split_is_what_the_plan_has(strategy: str, split: str, layers: tuple[int, int]) -> None:
+    made = make(MIXED, f"parallel={strategy}", f"parallel.layer_split={split}", "model.num_layers=8",
+                "parallel.pipeline=2")
+    assert {tuple(stage.num_layers for stage in pipeline.stages) for pipeline in made.pipelines} == {layers}
+    assert made.layer_split == (split if split == "uniform" else "+".join(map(str, layers)))
+
+
+def test_strategies_that_cut_layers_themselves_refuse_a_split_or_stand_back() -> None:
+    with pytest.raises(PlanRefusedError, match=r"flashflex.*Set parallel\.layer_split=adaptive, or parallel=holmes"):
+        make(MIXED, "parallel=flashflex", "parallel.layer_split=uniform")
+    made = make(MIXED, "parallel.layer_split=[1,3]")
+    assert [stage.num_layers for stage in made.pipelines[0].stages] == [1, 3]
+
+
 def test_holmes_is_predicted_to_beat_megatron_on_mixed_fabrics() -> None:
     same = ["parallel.pipeline=2", "parallel.layer_split=uniform", "parallel.micro_batch_size=2",
             "parallel.warmup_extra=0", "model.num_layers=8"]

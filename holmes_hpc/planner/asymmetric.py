@@ -146,9 +146,8 @@ def _propose_mesh(space: Space, mesh: Mesh, size: int, strategy: str) -> Proposa
         f"{space.kinds[k].name} {width} wide, "
         f"{counted(count, 'layer')}" + (f" of tensor {tensor}" if tensor > 1 else "")
         for (k, tensor, width), count in zip(mesh.stages, mesh.layers, strict=True))
-    actions = 6 * microbatches * len(mesh.stages)
     return Proposal(strategy, f"stages shared by all pipelines [{stages}], micro-batch {size}", task, size,
-                    GroupRules(two_level=task.settings.two_level), mesh.seconds, True, actions, build)
+                    GroupRules(two_level=task.settings.two_level), mesh.seconds, True, build)
 
 
 def micro_batch_sizes_of(task: Task) -> tuple[int, ...]:
@@ -177,9 +176,8 @@ def propose(space: Space, fleet: Fleet, size: int, strategy: str) -> Iterator[Pr
         words = describe_fleet(space.kinds, fleet) + f", micro-batch {size}"
         if len(places) > 1:
             words += ", stages fill nodes" if together else ", pipelines fill nodes"
-        actions = 6 * sum(template.depth * count for template, count in fleet.pipelines)
         yield Proposal(strategy, words, task, size, GroupRules(two_level=task.settings.two_level),
-                       space.placed_seconds(fleet, size, together=together), fits, actions, build)
+                       space.placed_seconds(fleet, size, together=together), fits, build)
 
 
 def describe_fleet(kinds: Sequence[Kind], fleet: Fleet) -> str:

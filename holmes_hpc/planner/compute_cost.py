@@ -69,14 +69,6 @@ class ComputeCost:
         found: Directions = self.known[key]
         return found
 
-    def forward_seconds(self, node: Node, units: tuple[str, ...], samples: int, tensor: int = 1) -> float:
-        """Return the forward time of `samples` samples through `units` on one GPU of a node, without sums."""
-        return self.directions(node, units, samples, tensor).forward
-
-    def backward_seconds(self, node: Node, units: tuple[str, ...], samples: int, tensor: int = 1) -> float:
-        """Return the backward time, with what recomputation repeats, without sums."""
-        return self.directions(node, units, samples, tensor).backward
-
     def optimizer_seconds(self, node: Node, parameters: float) -> float:
         """Return the time of one optimizer step over the parameters that a rank updates."""
         return optimizer_seconds(self.machine.gpu(node), self.precision, self.optimizer, parameters)

@@ -123,7 +123,7 @@ class _Change:
 
 
 def _changes(task: Task, layout: Layout) -> Iterator[_Change]:
-    """Yield the layouts one change away: like pipelines change together."""
+    """Yield the layouts one change away: like pipelines change together. Layers that were asked for stay."""
     pipelines, size = layout.pipelines, layout.micro_batch_size
     alike: dict[object, list[int]] = {}
     for p, pipeline in enumerate(pipelines):
@@ -131,7 +131,7 @@ def _changes(task: Task, layout: Layout) -> Iterator[_Change]:
         alike.setdefault(key, []).append(p)
     for members in alike.values():
         typical = _typical(task, pipelines, members)
-        depth = len(pipelines[members[0]].stages)
+        depth = len(pipelines[members[0]].stages) if task.settings.layer_split == "adaptive" else 0
         for a in range(depth):
             for b in range(depth):
                 if a != b and pipelines[members[0]].stages[a].num_layers > 1:

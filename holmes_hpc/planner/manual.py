@@ -49,7 +49,7 @@ def manual_pipelines(task: Task) -> tuple[tuple[Pipeline, ...], int]:
 def _stages(task: Task, index: int, pipeline: Mapping[str, Any]) -> tuple[Stage, ...]:
     path = f"parallel.pipelines[{index}]"
     unknown = sorted(set(pipeline) - {"microbatches", "stages"}) if isinstance(pipeline, Mapping) else ["?"]
-    if unknown or not pipeline.get("stages"):
+    if unknown or not isinstance(pipeline.get("stages"), list) or not pipeline["stages"]:
         raise ConfigurationError(f"{path}: expected microbatches and a list of stages. Write it as {_EXAMPLE}.")
     built, first = [], 0
     for s, stage in enumerate(pipeline["stages"]):

@@ -15,7 +15,7 @@ class Proposal:
     """A layout that may be worth simulating. `task` is on the nodes that it uses.
 
     `build` makes the pipelines of ranks, which takes longer than the estimate; it raises PlanRefusedError where the
-    batch does not fit. `actions` is about how many actions a simulation runs.
+    batch does not fit.
     """
 
     strategy: str
@@ -25,6 +25,5 @@ class Proposal:
     rules: GroupRules
     estimate_seconds: float
     fits: bool
-    actions: int
     build: Callable[[], tuple[Pipeline, ...]]
     chunks: int = 1

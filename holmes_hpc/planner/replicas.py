@@ -77,7 +77,7 @@ def find_replicas(cluster: ClusterDescription, pipelines: Sequence[Pipeline]) ->
     like = [0] * len(pipelines)
     models: dict[object, int] = {}
     for members in components:
-        key = _key(cluster, [(pipelines[p], nodes[p]) for p in members])
+        key = _key([(pipelines[p], nodes[p]) for p in members])
         if key not in models:
             models[key] = len(chosen)
             chosen += members
@@ -88,8 +88,8 @@ def find_replicas(cluster: ClusterDescription, pipelines: Sequence[Pipeline]) ->
 
 def likeness(cluster: ClusterDescription, pipelines: Sequence[Pipeline]) -> object:
     """Return a key that layouts share where one becomes the other by naming equal nodes and their ranks anew."""
-    return _key(cluster, [(pipeline, [[cluster.node_of(rank) for rank in stage.ranks] for stage in pipeline.stages])
-                          for pipeline in pipelines])
+    return _key([(pipeline, [[cluster.node_of(rank) for rank in stage.ranks] for stage in pipeline.stages])
+                 for pipeline in pipelines])
 
 
 def _components(slots: Sequence[set[str]]) -> list[list[int]]:
@@ -113,7 +113,7 @@ def _components(slots: Sequence[set[str]]) -> list[list[int]]:
     return list(members.values())
 
 
-def _key(cluster: ClusterDescription, members: Sequence[tuple[Pipeline, Sequence[Sequence[Node]]]]) -> object:
+def _key(members: Sequence[tuple[Pipeline, Sequence[Sequence[Node]]]]) -> object:
     names: dict[str, int] = {}
     ranks: dict[int, int] = {}
     return tuple(

@@ -48,7 +48,6 @@ class Prices:
     buckets: Mapping[int, Sequence[Bucket]] = field(default_factory=dict)
     gathers: Mapping[int, Sequence[Bucket]] = field(default_factory=dict)
     overlap_gathers: bool = False
-    token_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ class _Simulation:
         if kind is _TAKE_TURN:
             return self._take_turn(now, rank, action)
         if kind is _PASS_TURN:
-            self._at(now + self.prices.token_seconds, self._arrive, _token(rank, action.peer))
+            self._at(now, self._arrive, _token(rank, action.peer))
             return True
         if kind is _REDUCE:
             return self.collectives.is_reduced(now, rank, action.reduction)

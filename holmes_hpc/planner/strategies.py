@@ -51,6 +51,9 @@ def propose_by(name: str, task: Task, tensor: int | None, refusals: list[str]) -
     if name in _OWN:
         if task.settings.chunks > 1:
             raise PlanRefusedError(f"{name}: it does not plan interleaved pipelines. Set parallel.chunks=1.")
+        if task.settings.layer_split != "adaptive":
+            raise PlanRefusedError(f"{name}: it cuts layers by speed and memory itself. Set parallel.layer_split="
+                                   "adaptive, or parallel=holmes or megatron, which cut them as asked.")
         return _OWN[name](task)
     candidates: list[Proposal] = []
     prices = StagePrices(task)
@@ -88,9 +91,8 @@ def _proposal(task: Task, candidate: Candidate) -> Proposal:
     def build() -> tuple[Pipeline, ...]:
         return build_pipelines(candidate.shape.stages, candidate.layers, microbatches)
 
-    actions = 6 * microbatches * sum(len(parts[0]) for parts in candidate.shape.stages)
     return Proposal(candidate.shape.strategy, candidate.words, task, candidate.micro_batch_size,
-                    candidate.shape.rules, candidate.estimate_seconds, candidate.fits, actions, build,
+                    candidate.shape.rules, candidate.estimate_seconds, candidate.fits, build,
                     candidate.shape.chunks)
 
 

@@ -97,7 +97,7 @@ def _execute(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction], sch
     """Run the action lists with tokens for messages: whatever cannot go on is stuck.
 
     The owners of a reduction meet in it, and the tensor-parallel ranks of a stage in all of its forwards and
-    backwards.
+    backwards, but for the part of a backward that makes weight gradients.
     """
     position = dict.fromkeys(schedule.actions, 0)
     messages: Counter[Message] = Counter()
@@ -130,7 +130,7 @@ def _meeting(action: Action, pipelines: Sequence[Pipeline], reductions: Sequence
     """Return how many ranks have to be at an action before one of them can end it."""
     if action.kind is ActionKind.REDUCE:
         return len(reductions[action.reduction].owners)
-    if action.kind in (ActionKind.FORWARD, ActionKind.BACKWARD):
+    if action.kind is ActionKind.FORWARD or action.kind in _INPUT_BACKWARDS:
         return len(pipelines[action.pipeline].stages[action.stage].ranks)
     return 1
 
