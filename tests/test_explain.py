@@ -156,6 +156,27 @@ def test_the_step_without_the_link_is_that_of_a_cluster_with_a_fast_one():
     assert f"which would take {seconds_words(without)} instead of" in slow_link_note(chosen)
 
 
+@pytest.mark.parametrize("mode", ["emulated", "local"])
+def test_a_plan_on_fewer_nodes_is_that_of_fewer_ranks_on_this_machine(mode, monkeypatch):
+    """Four ranks share the cores of an emulation otherwise than the eight of the whole cluster."""
+    monkeypatch.setattr("holmes_hpc.cluster.machine.host_cores", lambda: 2)
+    few = ["cluster.partitions.ib.nodes=1", "cluster.partitions.roce.nodes=1", f"launch.mode={mode}"]
+    whole, config = compose([MIXED, f"launch.mode={mode}"]), compose([MIXED, *few])
+    chosen = plan(config)
+    assert chosen.world_size == 4
+    task, layout = restore(whole, chosen)
+    assert task.machine.oversubscription == 2
+    again = predict(task, layout, chosen.schedule)
+    assert again.step_seconds == pytest.approx(chosen.predicted.step_seconds, rel=1e-9)
+
+
+def test_a_plan_keeps_its_order_of_nodes():
+    config, chosen = made(*TWO_STAGES, "cluster.order=alternate")
+    task, _ = restore(compose(TWO_STAGES), chosen)
+    assert [node.slot for node in task.cluster.nodes] == ["ib/0", "roce/0", "ib/1", "roce/1"]
+    assert task.machine.cluster == task.cluster
+
+
 def test_a_gain_is_that_of_a_new_prediction():
     """The same layout on a cluster file with twice the Ethernet, predicted on its own."""
     config, chosen = made(*TWO_STAGES, *SLOW)

@@ -22,6 +22,7 @@ from holmes_hpc.data import open_dataset
 from holmes_hpc.errors import ConfigurationError, DataError, HolmesError, PlanRefusedError
 from holmes_hpc.model import build_stage
 from holmes_hpc.planner import plan
+from holmes_hpc.planner.megatron_export import export
 from tests.runs_for_tests import ROOT, environment, train
 
 EXAMPLES = ROOT / "docs" / "examples"
@@ -51,6 +52,13 @@ def test_the_page_shows_the_files() -> None:
     files = {str(path.relative_to(EXAMPLES)): path.read_text() for path in EXAMPLES.rglob("*.*")
              if path.suffix in (".py", ".yaml") and path.name != "gpt_relu2.yaml"}
     assert shown == files
+
+
+@pytest.mark.parametrize(("setting", "valid"), [("model.activation=relu2", "gelu or swiglu"),
+                                                ("model.normalization=absnorm", "layernorm or rmsnorm")])
+def test_megatron_is_not_told_another_model(setting: str, valid: str) -> None:
+    with pytest.raises(PlanRefusedError, match=rf"output=megatron: {setting}: .*Set it to {valid}\."):
+        export(compose(["+cluster=mixed", plugin("blocks.py"), setting]))
 
 
 def test_plug_ins_load_no_torch() -> None:

@@ -108,6 +108,9 @@ WRONG = [
     Wrong([MIXED, "parallel.pipelines=[{microbatches:4}]"], ("exclude each other", "parallel.strategy=manual")),
     Wrong([MIXED, "parallel.schedule=gpipe", "parallel.chunks=2"], ("parallel.schedule=interleaved",)),
     Wrong([MIXED, "optimizer.lr=1e-4"], ("optimizer.min_lr=0.0002 is above optimizer.lr=0.0001",)),
+    *(Wrong([MIXED, "parallel=manual", "parallel.pipelines=[{stages: [{ranks: [0], layers: 4}]}]",
+             f"parallel.{asked}"], (f"parallel.{asked.partition('=')[0]}", "exclude each other", "Leave "))
+      for asked in ("tensor=2", "layer_split=[1,3]", "layer_split=uniform")),
     Wrong([MIXED, "cluster.nodes=2"], ("exclude each other", "+cluster=uniform")),
     Wrong([MIXED, "data=tokens"], ("needs data.path",)),
     Wrong([MIXED, "data.path=/tmp/x"], ("exclude each other", "data=tokens")),

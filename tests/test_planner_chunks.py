@@ -2,6 +2,9 @@
 
 import pytest
 
+from holmes_hpc.config.compose import compose
+from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner import plan
 from holmes_hpc.planner.chunking import go_round
 from holmes_hpc.planner.making import assemble
 from holmes_hpc.planner.schedules import build_schedule
@@ -58,3 +61,34 @@ def test_ranks_keep_their_layers() -> None:
     assert [(stage.ranks, stage.first_layer, stage.num_layers) for stage in rounds.stages] == [
         ((0, 1), 0, 3), ((2, 3), 3, 1), ((0, 1), 4, 2), ((2, 3), 6, 1)]
     assert go_round(pipeline, 3) is None
+
+
+def manual(chunks: int, *pipelines: Pipeline) -> Plan:
+    layers = sum(stage.num_layers for stage in pipelines[0].stages)
+    written = ",".join(
+        f"{{microbatches: {pipeline.microbatches}, stages: ["
+        + ",".join(f"{{ranks: {list(stage.ranks)}, layers: {stage.num_layers}}}" for stage in pipeline.stages) + "]}"
+        for pipeline in pipelines)
+    return plan(compose(["+cluster=mixed", "parallel=manual", f"parallel.pipelines=[{written}]",
+                         f"parallel.chunks={chunks}", f"model.num_layers={layers}"]), mode="slurm")
+
+
+def test_pipelines_written_in_chunks_run_as_those_of_a_strategy() -> None:
+    chosen = plan(compose(["+cluster=mixed", "parallel=holmes", "parallel.pipeline=2", "parallel.chunks=2"]),
+                  mode="slurm")
+    written = manual(2, *chosen.pipelines)
+    assert written.pipelines == chosen.pipelines
+    assert written.schedule.chunks == 2
+    assert written.schedule.digest == chosen.schedule.digest
+    assert written.predicted.step_seconds == pytest.approx(chosen.predicted.step_seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("nodes", [(0, 1, 2, 3), (0, 1, 2, 3, 0), (0, 0, 1, 1, 2, 2, 3, 3), (0, 0, 1, 0, 0, 1, 2, 3)],
+                         ids=["one round", "an odd number", "not round", "not alike"])
+def test_pipelines_that_do_not_go_round_have_no_chunks(nodes: tuple[int, ...]) -> None:
+    layers = [1] * (len(nodes) - 1) + [9 - len(nodes)]
+    pipeline = Pipeline(32, tuple(Stage((2 * node, 2 * node + 1), 0, count)
+                                  for node, count in zip(nodes, layers, strict=True)))
+    with pytest.raises(PlanRefusedError, match=r"parallel.pipelines\[0\]: with parallel.chunks=2 .*0, 1, 0, 1, or"):
+        manual(2, pipeline)
+    assert manual(1, pipeline).schedule.chunks == 1

@@ -122,10 +122,10 @@ PAIRS = ", ".join(f"{{stages: [{{ranks: [{rank}], layers: 18}}, {{ranks: [{rank 
 
 
 @pytest.mark.parametrize(("overrides", "remedies"), [
-    (["parallel=megatron", "parallel.pipeline=2"], "parallel.pipeline above 2 or parallel.tensor above 1;"),
+    (["parallel=megatron", "parallel.pipeline=2"], "parallel.pipeline above 2;"),
     (["parallel=manual", f"parallel.pipelines=[{PAIRS}]", "parallel.micro_batch_size=8", "optimizer.sharded=true"],
      "parallel.micro_batch_size below 8 or parallel.recompute=full or parallel.pipelines with more stages;"),
-    (["parallel=megatron", "parallel.pipeline=2", "optimizer.sharded=false"],
+    (["parallel=megatron", "parallel.pipeline=2", "parallel.tensor=1", "optimizer.sharded=false"],
      "optimizer.sharded=true or parallel.pipeline above 2 or parallel.tensor above 1;"),
 ])
 def test_a_refusal_names_the_usable_memory_the_parts_the_layout_and_the_setting(overrides, remedies):
@@ -141,3 +141,39 @@ def test_a_refusal_names_the_usable_memory_the_parts_the_layout_and_the_setting(
     assert sum(parts) == pytest.approx(float(found[1]), abs=0.3)
     assert parts == sorted(parts, reverse=True)
     assert found[4] == remedies
+
+
+ONE_T4_NODE = ["+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=3", "cluster.gpu=t4", "model=llama_7b"]
+ONE_A100 = ["+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=1", "cluster.gpu=a100-40g",
+            "model=gpt_3_6b", "parallel.micro_batch_size=1"]
+HALF = [*ONE_A100, "model.num_layers=13", "parallel.micro_batch_size=4", "parallel.recompute=none"]
+
+
+@pytest.mark.parametrize(("overrides", "remedies"), [
+    (ONE_T4_NODE, ". Take more nodes"),  # the states alone are too large, and 3 GPUs cannot divide 32 heads
+    ([*ONE_T4_NODE, "parallel.tensor=1"], ". Take more nodes"),
+    (ONE_A100, ". Take more nodes"),  # 16 bit would need more
+    (HALF, ". Set parallel.micro_batch_size below 4 or parallel.recompute=full;"),
+    ([*HALF, "parallel.recompute=auto", "parallel.micro_batch_size=1", "model.num_layers=14", "cluster.gpu=t4"],
+     ". Take more nodes"),
+    ([*ONE_T4_NODE, "model.num_layers=4", "parallel.pipeline=1", "parallel.micro_batch_size=1",
+      "train.global_batch_size=3", "parallel.recompute=none", "model.sequence_length=3072"],
+     ". Set parallel.recompute=full or parallel.pipeline above 1 or train.precision=float16;"),
+])
+def test_remedies_are_such_as_can_help(overrides: list[str], remedies: str) -> None:
+    with pytest.raises(PlanRefusedError) as refusal:
+        plan(compose([*overrides, "parallel=megatron"]), "auto")
+    assert remedies in str(refusal.value)
+
+
+@pytest.mark.parametrize(("overrides", "remedies"), [
+    (["parallel.pipeline=2"], "at least 1). Set parallel.pipeline higher, or take more nodes"),
+    (["parallel.pipeline=2", "parallel.tensor=1", "parallel.micro_batch_size=2"],
+     "Set parallel.pipeline higher or parallel.micro_batch_size lower or parallel.tensor higher, or take"),
+    (["parallel.pipeline=8", "parallel.tensor=1", "cluster.partitions.ib.gpus_per_node=1",
+      "cluster.partitions.roce.gpus_per_node=3"], "at least 1). Take more nodes or a smaller model."),
+])
+def test_what_stages_hold_is_refused_with_what_can_help(overrides: list[str], remedies: str) -> None:
+    with pytest.raises(PlanRefusedError, match="memory: the stages of") as refusal:
+        plan(compose(["+cluster=mixed", "model=gpt_145_6b", "parallel=holmes", *overrides]), "auto")
+    assert remedies in str(refusal.value)

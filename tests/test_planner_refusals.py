@@ -61,8 +61,10 @@ def test_memory_is_named_where_it_is_the_cause_with_what_was_asked() -> None:
 
 @pytest.mark.parametrize(("overrides", "remedies"), [
     (["parallel.pipeline=4", "parallel.chunks=2", "parallel.schedule=interleaved"],
-     "Set parallel.pipeline above 4 or parallel.tensor above 1 or "),
-    (["parallel.pipeline=4", "parallel.tensor=2"], "Set train.precision=bfloat16; or take more nodes"),
+     ". Set parallel.pipeline above 4; or take more nodes"),
+    (["parallel.pipeline=4", "parallel.chunks=2", "parallel.schedule=interleaved", "parallel.tensor=1"],
+     ". Set parallel.pipeline above 4 or parallel.tensor above 1; or take more nodes"),
+    (["parallel.pipeline=4", "parallel.tensor=2"], ". Take more nodes or a smaller model."),
     (["parallel.pipeline=4", "parallel.tensor=2", "train.precision=bfloat16"], ". Take more nodes or a smaller model."),
 ])
 def test_remedies_against_memory_are_within_the_cluster(overrides: list[str], remedies: str) -> None:
@@ -73,3 +75,11 @@ def test_degrees_that_fill_no_nodes_are_named_and_unset_ones_are_not() -> None:
     words = refused("parallel=flashflex", "parallel.pipeline=3", "parallel.data=1")
     assert "parallel.pipeline=3, parallel.data=1" in words and "parallel.tensor" not in words
     assert "memory" not in words
+
+
+@pytest.mark.parametrize("strategy", ["auto", "holmes"])
+def test_what_no_price_knows_is_not_planned(strategy: str) -> None:
+    words = refused(f"parallel={strategy}", "parallel.cross_fabric_dtype=bfloat16")
+    assert words == ("parallel.cross_fabric_dtype=bfloat16: this version neither prices nor runs it. "
+                     "Set parallel.cross_fabric_dtype to float32 or null.")
+    plan(compose([MIXED, "parallel=megatron", "parallel.cross_fabric_dtype=float32"]))

@@ -130,12 +130,14 @@ def _pipelines(config: DictConfig) -> None:
             f"parallel.pipelines and parallel.strategy={parallel.strategy} exclude each other; set "
             "parallel.strategy=manual, or leave parallel.pipelines out."
         )
-    degrees = [name for name in ("tensor", "pipeline", "data") if manual and parallel[name] is not None]
-    if degrees:
-        raise ConfigurationError(
-            f"parallel.{degrees[0]} and parallel.strategy=manual exclude each other: parallel.pipelines says the "
-            f"degrees. Leave parallel.{degrees[0]} out."
-        )
+    said = {"degrees": ("tensor", "pipeline", "data"), "layers": ("layer_split",)}
+    for what, names in said.items():
+        for name in names:
+            if manual and parallel[name] not in (None, "adaptive"):
+                raise ConfigurationError(
+                    f"parallel.{name} and parallel.strategy=manual exclude each other: parallel.pipelines says the "
+                    f"{what}. Leave parallel.{name} out."
+                )
 
 
 def _optimizer(config: DictConfig) -> None:

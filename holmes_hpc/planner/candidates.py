@@ -11,6 +11,7 @@ from holmes_hpc.planner import layer_split
 from holmes_hpc.planner.compute_cost import GIB, ComputeCost
 from holmes_hpc.planner.layer_split import StageCost
 from holmes_hpc.planner.memory import USABLE_FRACTION
+from holmes_hpc.planner.memory_refusal import capacity_remedies
 from holmes_hpc.planner.network_cost import NetworkCost
 from holmes_hpc.planner.ownership import TOKEN_TABLE
 from holmes_hpc.planner.pipelines import count_microbatches, overlaps
@@ -196,7 +197,9 @@ class _Stages:
         costs = [self.stage_cost(s) for s in range(depth)]
         if asked == "holmes":
             return layer_split.holmes(total, [1 / cost.layer_seconds for cost in costs], self.task.settings.alpha)
-        return layer_split.adaptive(total, costs, f"{self.shape.words}, micro-batch {self.size},")
+        remedies = capacity_remedies(self.task, depth // self.shape.chunks, depth, len(self.shape.stages[0][0]),
+                                     self.size)
+        return layer_split.adaptive(total, costs, f"{self.shape.words}, micro-batch {self.size},", remedies)
 
     def stage_cost(self, s: int) -> StageCost:
         """Return what a layer costs in stage `s` over a step, compute and gradient sync, and how many fit."""

@@ -59,14 +59,15 @@ def holmes(num_layers: int, speeds: Sequence[float], alpha: float) -> tuple[int,
     return tuple(shares)
 
 
-def adaptive(num_layers: int, stages: Sequence[StageCost], layout: str = "the layout") -> tuple[int, ...]:
+def adaptive(num_layers: int, stages: Sequence[StageCost], layout: str = "the layout",
+             remedies: str = "Take more nodes or a smaller model") -> tuple[int, ...]:
     """Return the split whose longest stage time is least, within each stage's capacity.
 
     Layers are alike, so a contiguous cut is known by its counts, and giving each layer to the stage that is then
     the shortest is optimal: the same result as dynamic programming over all cuts (a test compares), in
     O(layers log stages). Ties go to the earlier stage.
     Raises PlanRefusedError when there are more stages than layers, or the capacities hold fewer layers; `layout` are
-    words for it.
+    words for it, and `remedies` says what to do then.
     """
     check_enough(num_layers, len(stages))
     capacities = [num_layers if stage.max_layers is None else stage.max_layers for stage in stages]
@@ -74,8 +75,7 @@ def adaptive(num_layers: int, stages: Sequence[StageCost], layout: str = "the la
         raise PlanRefusedError(
             f"memory: the stages of {layout} can hold {', '.join(str(max(0, each)) for each in capacities)} layers in "
             f"the usable {100 * USABLE_FRACTION:.0f} % of their GPUs' memory, and {num_layers} are to be placed (each "
-            "stage at least 1). Set parallel.pipeline higher, parallel.micro_batch_size lower or parallel.tensor "
-            "higher, or take more nodes or a smaller model."
+            f"stage at least 1). {remedies}."
         )
     counts = [1] * len(stages)
     queue = [(_seconds(stages[i], 2), i) for i in range(len(stages)) if capacities[i] > 1]

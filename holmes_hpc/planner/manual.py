@@ -28,6 +28,7 @@ def manual_pipelines(task: Task) -> tuple[tuple[Pipeline, ...], int]:
                                  f"Write it as {_EXAMPLE}.")
     stages = [_stages(task, index, pipeline) for index, pipeline in enumerate(written)]
     _check_ranks(task, stages)
+    _check_rounds(stages, task.settings.chunks)
     counts = [_number(pipeline.get("microbatches"), f"parallel.pipelines[{index}].microbatches")
               for index, pipeline in enumerate(written)]
     given = [count for count in counts if count is not None]
@@ -85,6 +86,20 @@ def _check_ranks(task: Task, stages: Sequence[Sequence[Stage]]) -> None:
     if idle:
         raise PlanRefusedError(f"parallel.pipelines: {_named('rank', idle)} in no stage. Put every rank of the "
                                "cluster into a stage, or take nodes or gpus_per_node away from the cluster.")
+
+
+def _check_rounds(stages: Sequence[Sequence[Stage]], chunks: int) -> None:
+    """Refuse pipelines that do not go round their ranks as often as there are chunks."""
+    for index, pipeline in enumerate(stages):
+        period, rest = divmod(len(pipeline), chunks)
+        first = [stage.ranks for stage in pipeline[:period]]
+        alone = len({rank for ranks in first for rank in ranks}) == sum(map(len, first))
+        if chunks > 1 and (rest or not alone or [stage.ranks for stage in pipeline] != first * chunks):
+            raise PlanRefusedError(
+                f"parallel.pipelines[{index}]: with parallel.chunks={chunks} a pipeline goes round its ranks {chunks} "
+                f"times, and the ranks of these {counted(len(pipeline), 'stage')} do not. Write the stages of every "
+                f"rank {chunks} times, such as those of ranks 0 and 1 as {', '.join(['0, 1'] * chunks)}, or leave "
+                "parallel.chunks out.")
 
 
 def _named(word: str, numbers: Sequence[int]) -> str:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 from holmes_hpc.planner.compute_cost import GIB
 from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.memory import RankMemory, memory_per_rank
 from holmes_hpc.planner.representatives import representatives
+from holmes_hpc.planner.schedule_choice import for_pipelines
 from holmes_hpc.planner.schedules import make_schedule
 from holmes_hpc.planner.settings import Task
 from holmes_hpc.planner.sharing import updated_parameters
+from holmes_hpc.planner.shortening import Shortened, shortened
 from holmes_hpc.planner.simulation import Prices, Timeline, simulate
 from holmes_hpc.planner.step_prices import compute_cost, core_pools, price
 from holmes_hpc.planner.validation import Peaks, peak_in_flight
 from holmes_hpc.values import Action, ActionKind, Group, Pipeline, Prediction, Reduction, Schedule, ScheduleChoice
 
-PERIOD = 16
-"""Micro-batches by which two shortened steps differ."""
 _STEP_COLLECTIVES = 3
 """Small collectives over the world in each step: loss, gradient norm, the barrier before the step."""
 
@@ -49,9 +48,6 @@ def _predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
     )
 
 
-Row = TypeVar("Row")
-
-
 def observe(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timeline, Peaks]:
     """Simulate a step; return what was seen, and the micro-batches in flight."""
     timeline, peaks = _observe_few(task, layout, choice)
@@ -63,23 +59,32 @@ def observe(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timelin
 def _observe_few(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timeline, Peaks]:
     """Return what `observe` does, the micro-batches in flight of what was simulated alone.
 
-    Long steps of alike pipelines repeat themselves, so two shorter ones tell how long each further micro-batch takes.
+    Long steps repeat themselves, so two shorter ones tell how long each further micro-batch takes.
     """
-    counts = {pipeline.microbatches for pipeline in layout.pipelines}
-    depth = max(len(pipeline.stages) for pipeline in layout.pipelines)
-    # Interleaved pipelines repeat themselves after as many micro-batches as they have ranks.
-    ranks = depth // choice.chunks if choice.chunks > 1 else 1
-    period = PERIOD + -PERIOD % ranks
-    short = 2 * (depth + choice.warmup_extra * depth) + period
-    short += (min(counts) - short) % ranks
-    if len(counts) > 1 or choice.name == "gpipe" or min(counts) < 2 * (short + period):
+    short = shortened(_simulated(task, layout, choice), choice)
+    if short is None:
         return _simulate(task, layout, choice)
-    first, _ = _simulate(task, layout, choice, short)
-    second, peaks = _simulate(task, layout, choice, short + period)
-    periods = (min(counts) - short - period) / period
-    busy = {rank: seconds + periods * (seconds - first.busy_seconds[rank])
+    first, _ = _simulate(task, layout, choice, short.first)
+    second, peaks = _simulate(task, layout, choice, short.second)
+    periods = _periods(layout, short)
+    busy = {rank: seconds + periods.get(rank, short.periods) * (seconds - first.busy_seconds[rank])
             for rank, seconds in second.busy_seconds.items()}
-    return Timeline(second.step_seconds + periods * (second.step_seconds - first.step_seconds), busy), peaks
+    return Timeline(second.step_seconds + short.periods * (second.step_seconds - first.step_seconds), busy), peaks
+
+
+def _periods(layout: Layout, short: Shortened) -> dict[int, float]:
+    """Return by rank the periods that its computing lasts longer, where pipelines differ in that."""
+    if len(short.first) == 1:
+        return {}
+    return {rank: short.periods_of(pipeline.microbatches)
+            for pipeline in layout.pipelines for stage in pipeline.stages for rank in stage.ranks}
+
+
+def _simulated(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Pipeline, ...]:
+    """Return the pipelines of which a step is simulated."""
+    if core_pools(task)[0]:
+        return layout.pipelines
+    return representatives(task, layout).folded(turns=choice.turns).pipelines
 
 
 def memory_parts(task: Task, layout: Layout, peaks: Peaks) -> tuple[RankMemory, ...]:
@@ -88,26 +93,26 @@ def memory_parts(task: Task, layout: Layout, peaks: Peaks) -> tuple[RankMemory, 
                            updated_parameters(task, layout))
 
 
-def _shortened(pipelines: tuple[Pipeline, ...], count: int | None) -> tuple[Pipeline, ...]:
-    if count is None:
+def _with_counts(pipelines: tuple[Pipeline, ...], counts: Mapping[int, int] | None) -> tuple[Pipeline, ...]:
+    if counts is None:
         return pipelines
-    return tuple(dataclasses.replace(pipeline, microbatches=count) for pipeline in pipelines)
+    return tuple(dataclasses.replace(pipeline, microbatches=counts[pipeline.microbatches]) for pipeline in pipelines)
 
 
 def _simulate(task: Task, layout: Layout, choice: ScheduleChoice,
-              microbatches: int | None = None) -> tuple[Timeline, Peaks]:
-    """Simulate a step of all micro-batches, or of so many of each pipeline."""
+              counts: Mapping[int, int] | None = None) -> tuple[Timeline, Peaks]:
+    """Simulate a step of all micro-batches, or of so many of each pipeline, by how many it has."""
     if core_pools(task)[0]:
         # Ranks that queue for the same cores depend on all the others.
-        pipelines = _shortened(layout.pipelines, microbatches)
+        pipelines = _with_counts(layout.pipelines, counts)
         schedule = make_schedule(pipelines, layout.groups, layout.reductions, choice)
         prices = layout.once("prices", task, lambda: price(task, layout))
         schedule = with_gathers(schedule, layout.reductions, prices)
         return simulate(schedule, layout.reductions, prices), peak_in_flight(schedule)
     few = representatives(task, layout)
     folded = few.folded(turns=choice.turns)
-    own = _of_pipelines(_of_pipelines(choice, few.replicas.chosen), folded.kept)
-    schedule = make_schedule(_shortened(folded.pipelines, microbatches), folded.groups, folded.reductions, own)
+    own = for_pipelines(for_pipelines(choice, few.replicas.chosen), folded.kept)
+    schedule = make_schedule(_with_counts(folded.pipelines, counts), folded.groups, folded.reductions, own)
     schedule = with_gathers(schedule, folded.reductions, folded.prices)
     timeline = simulate(schedule, folded.reductions, folded.prices)
     busy = {rank: timeline.busy_seconds[folded.rank_like[same]] for rank, same in few.replicas.rank_like().items()}
@@ -122,15 +127,6 @@ def with_gathers(schedule: Schedule, reductions: Sequence[Reduction], prices: Pr
         rank: (*actions, *(Action(ActionKind.GATHER, reduction=index) for index in sorted(prices.gathers, reverse=True)
                            if rank in reductions[index].owners))
         for rank, actions in schedule.actions.items()})
-
-
-def _of_pipelines(choice: ScheduleChoice, chosen: Sequence[int]) -> ScheduleChoice:
-    """Return a schedule's choice for some of the pipelines: the rows that it has for each."""
-    def pick(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-        return tuple(rows[p] for p in chosen) if len(rows) > 1 else rows
-
-    return dataclasses.replace(choice, hop_warmups=pick(choice.hop_warmups), stage_times=pick(choice.stage_times),
-                               hop_times=pick(choice.hop_times))
 
 
 def step_collectives(task: Task, world: Group) -> float:

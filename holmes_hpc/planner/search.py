@@ -129,7 +129,8 @@ def _recomputed(task: Task, name: str, priced: Sequence[Priced], refusals: Seque
 def _manual(task: Task) -> Priced:
     pipelines, size = manual_pipelines(task)
     words = f"{counted(len(pipelines), 'pipeline')} as written, micro-batch {size}"
-    priced = price_layout(task, "manual", words, pipelines, size, GroupRules(two_level=task.settings.two_level))
+    rules = GroupRules(two_level=task.settings.two_level)
+    priced = price_layout(task, "manual", words, pipelines, size, rules, task.settings.chunks)
     if priced.reason:
         raise PlanRefusedError(priced.reason)
     if task.settings.schedule != "gpipe":

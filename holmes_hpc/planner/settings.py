@@ -15,6 +15,7 @@ from holmes_hpc.errors import ConfigurationError, PlanRefusedError
 from holmes_hpc.planner.layer_split import LAYER_SPLITS
 from holmes_hpc.planner.schedules import SCHEDULES
 from holmes_hpc.values import Synchronization
+from holmes_hpc.values.capabilities import ENGINE
 
 _BUCKET_MIB = 64.0
 """Large enough that NCCL reaches its rate over a dozen ranks (Megatron takes 160 MB of gradients)."""
@@ -62,6 +63,10 @@ class PlanSettings:
         if parallel.strategy not in known:
             raise PlanRefusedError(f"parallel.strategy={parallel.strategy}: this version cannot plan it. "
                                    f"Set it to one of {', '.join(known)}.")
+        if parallel.cross_fabric_dtype not in (None, *ENGINE.cross_fabric_dtypes):
+            raise PlanRefusedError(
+                f"parallel.cross_fabric_dtype={parallel.cross_fabric_dtype}: this version neither prices nor runs it. "
+                f"Set parallel.cross_fabric_dtype to {' or '.join(ENGINE.cross_fabric_dtypes)} or null.")
         schedule = str(parallel.schedule)
         chunks = parallel.chunks or 1
         open_split = parallel.layer_split == "adaptive"

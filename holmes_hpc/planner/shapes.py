@@ -43,14 +43,14 @@ def tensor_degrees(task: Task) -> tuple[int, ...]:
     gpus = sorted({node.gpus for node in task.cluster.nodes})
     asked = task.settings.tensor
     if asked is None:
-        return tuple(t for t in range(1, gpus[0] + 1) if _fits(task, t))
-    if not _fits(task, asked):
+        return tuple(t for t in range(1, gpus[0] + 1) if fits(task, t))
+    if not fits(task, asked):
         nodes = "" if all(gpus_of % asked == 0 for gpus_of in gpus) else (
             f"a tensor-parallel group lies inside one node, and {asked} does not divide the node's GPUs "
             f"({', '.join(map(str, gpus))})")
         raise PlanRefusedError(
             f"parallel.tensor={asked}: {nodes or indivisible(task, asked)}. Set parallel.tensor to one of "
-            f"{', '.join(str(t) for t in range(1, gpus[0] + 1) if _fits(task, t))}"
+            f"{', '.join(str(t) for t in range(1, gpus[0] + 1) if fits(task, t))}"
             + ("." if nodes else ", or change the model."))
     return (asked,)
 
@@ -74,7 +74,8 @@ def indivisible(task: Task, tensor: int) -> str:
     return f"{tensor} ranks cannot divide {' and '.join(wrong)}" if wrong else ""
 
 
-def _fits(task: Task, tensor: int) -> bool:
+def fits(task: Task, tensor: int) -> bool:
+    """Return whether groups of `tensor` ranks fill every node and divide the model."""
     return all(node.gpus % tensor == 0 for node in task.cluster.nodes) and not indivisible(task, tensor)
 
 

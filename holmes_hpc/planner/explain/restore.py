@@ -7,6 +7,7 @@ from typing import Any
 
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.planner.kinds import on_nodes
 from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.making import task_of
 from holmes_hpc.planner.settings import Task
@@ -29,6 +30,8 @@ def restore(config: Any, plan: Plan, mode: str | None = None, cluster: ClusterDe
         what = f"slot {missing[0]}" if missing else f"{counted(plan.num_layers, 'layer')}"
         raise ConfigurationError(f"the plan has {what}, and the configuration has not: they do not belong together. "
                                  "Give the configuration that the plan was made for.")
+    # Fewer nodes are another machine too: fewer ranks share the cores of an emulation.
+    task = on_nodes(task, slots)
     cluster = dataclasses.replace(task.cluster, nodes=tuple(known[slot] for slot in slots))
     settings = task.settings.replace(sequence_parallel=plan.sequence_parallel, recompute=plan.recompute,
                                      global_batch_size=plan.global_batch_size)

@@ -6,22 +6,21 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from holmes_hpc.planner.layouts import Layout
 from holmes_hpc.planner.network_cost import Resource
 from holmes_hpc.planner.predict import with_gathers
 from holmes_hpc.planner.representatives import representatives
+from holmes_hpc.planner.schedule_choice import for_pipelines
 from holmes_hpc.planner.schedules import make_schedule
 from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.shortening import actions_of
 from holmes_hpc.planner.simulation import Prices, simulate
 from holmes_hpc.planner.step_prices import core_pools, price
 from holmes_hpc.values import Action, ActionKind, ScheduleChoice
 
 MOST_ACTIONS = 60_000
 """Longer steps are shortened before they are traced: they only repeat themselves."""
-_ACTIONS_A_MICROBATCH = 6
-Row = TypeVar("Row")
 Record = tuple[int, Action, float, float]
 _SENDS = {">F": ActionKind.SEND_ACTIVATION, ">B": ActionKind.SEND_GRADIENT}
 
@@ -78,27 +77,17 @@ def _without_replicas(task: Task, layout: Layout, choice: ScheduleChoice, folded
     if core_pools(task)[0]:
         return layout, choice, price(task, layout), dict.fromkeys(range(task.cluster.world_size), 1)
     found = representatives(task, layout)
-    few, own, same = found.layout, _of_pipelines(choice, found.replicas.chosen), found.replicas.rank_like()
+    few, own, same = found.layout, for_pipelines(choice, found.replicas.chosen), found.replicas.rank_like()
     if not folded:
         return few, own, found.prices, Counter(same.values())
     less = found.folded(turns=choice.turns)
     few = dataclasses.replace(few, pipelines=less.pipelines, groups=less.groups, reductions=less.reductions)
-    return few, _of_pipelines(own, less.kept), less.prices, Counter(less.rank_like[rank] for rank in same.values())
-
-
-def _of_pipelines(choice: ScheduleChoice, chosen: Sequence[int]) -> ScheduleChoice:
-    """Return a schedule's choice for some of the pipelines: the rows that it has for each."""
-    def pick(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-        return tuple(rows[p] for p in chosen) if len(rows) > 1 else rows
-
-    return dataclasses.replace(choice, hop_warmups=pick(choice.hop_warmups), stage_times=pick(choice.stage_times),
-                               hop_times=pick(choice.hop_times))
+    return few, for_pipelines(own, less.kept), less.prices, Counter(less.rank_like[rank] for rank in same.values())
 
 
 def _shorten(layout: Layout, choice: ScheduleChoice, most_actions: int) -> Layout:
     """Return the layout with fewer micro-batches in proportion, but enough to fill and drain every pipeline."""
-    whole = sum(_ACTIONS_A_MICROBATCH * pipeline.microbatches * sum(len(stage.ranks) for stage in pipeline.stages)
-                for pipeline in layout.pipelines)
+    whole = actions_of(layout.pipelines)
     if whole <= most_actions:
         return layout
     pipelines = []

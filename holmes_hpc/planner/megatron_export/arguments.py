@@ -8,6 +8,11 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.planner.megatron_export.mapping import Grid
 from holmes_hpc.values import Plan
 
+NORMALIZATIONS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
+"""Megatron's names of normalisations."""
+ACTIVATIONS: dict[str, tuple[tuple[str, ...], ...]] = {"gelu": (), "swiglu": (("--swiglu",),)}
+"""The arguments of an activation."""
+
 
 def plan_arguments(config: Any, plan: Plan, grid: Grid) -> list[tuple[str, ...]]:
     """Return what the plan decides: degrees, layers by stage, batch, recomputation, overlap, precision."""
@@ -71,15 +76,14 @@ def model_arguments(model: Architecture, tied_embeddings: bool) -> list[tuple[st
     found += [
         ("--seq-length", str(model.sequence_length)),
         ("--max-position-embeddings", str(model.sequence_length)),
-        ("--normalization", {"rmsnorm": "RMSNorm"}.get(model.normalization, "LayerNorm")),
+        ("--normalization", NORMALIZATIONS[model.normalization]),
         ("--norm-epsilon", f"{model.normalization_epsilon:g}"),
     ]
     if model.position_embedding == "rotary":
         found += [("--position-embedding-type", "rope"), ("--rotary-base", f"{model.rotary_base:.0f}")]
     else:
         found.append(("--position-embedding-type", "learned_absolute"))
-    if model.activation == "swiglu":
-        found.append(("--swiglu",))
+    found += ACTIVATIONS[model.activation]
     if not model.bias:
         found.append(("--disable-bias-linear",))
     if not tied_embeddings:

@@ -9,6 +9,7 @@ from typing import Any
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.explain.restore import restore
 from holmes_hpc.planner.groups import GroupRules, find_groups
+from holmes_hpc.planner.megatron_export.arguments import ACTIVATIONS, NORMALIZATIONS
 from holmes_hpc.planner.megatron_export.communicators import ETHERNET
 from holmes_hpc.planner.predict import predict
 from holmes_hpc.values import Group, Plan, Prediction, ScheduleChoice
@@ -20,8 +21,12 @@ def within_megatron(config: Any) -> Any:
     """Return the configuration with what it leaves open limited to what Megatron-LM has.
 
     That is 1F1B (interleaved where there are chunks) without extra warm-up and turns, and sums of gradients in one
-    level. Raises PlanRefusedError where it asks for something else.
+    level. Raises PlanRefusedError where it asks for something else, or for a layer that a plug-in added.
     """
+    for key, known in (("normalization", NORMALIZATIONS), ("activation", ACTIVATIONS)):
+        if config.model[key] not in known:
+            raise PlanRefusedError(f"output=megatron: model.{key}={config.model[key]}: a plug-in added it, and "
+                                   f"Megatron-LM has none of that name. Set it to {' or '.join(known)}.")
     limited = config.copy()
     parallel = limited.parallel
     if parallel.schedule not in ("auto", "1f1b", "interleaved"):
