@@ -25,16 +25,19 @@ def searched_folders(overrides: Sequence[str]) -> list[Path]:
 
 def own_file(group: str, name: str, overrides: Sequence[str]) -> Path | None:
     """Return a user's own file, folder or dangling link for an option; None where there is none, or ours is taken."""
-    if (package_folder() / group / f"{name}.yaml").is_file():
-        return None
-    paths = (folder / group / f"{name}.yaml" for folder in searched_folders(overrides))
-    return next((path for path in paths if path.is_symlink() or is_there(path)), None)
+    return None if _ships(group, name) else _users_file(group, name, overrides)
 
 
 def shadowed_file(group: str, name: str, overrides: Sequence[str]) -> Path | None:
     """Return a user's own file that has the name of an option which ships with the package, and so is never taken."""
-    if not (package_folder() / group / f"{name}.yaml").is_file():
-        return None
+    return _users_file(group, name, overrides) if _ships(group, name) else None
+
+
+def _ships(group: str, name: str) -> bool:
+    return (package_folder() / group / f"{name}.yaml").is_file()
+
+
+def _users_file(group: str, name: str, overrides: Sequence[str]) -> Path | None:
     paths = (folder / group / f"{name}.yaml" for folder in searched_folders(overrides))
     return next((path for path in paths if path.is_symlink() or is_there(path)), None)
 
