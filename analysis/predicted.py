@@ -19,13 +19,13 @@ from analysis.pictures import MACHINES
 from analysis.reading import Run
 from analysis.timeline import MOST_RANKS, STEP_END, Panel, draw_timelines, evenly
 from holmes_hpc.errors import HolmesError
-from holmes_hpc.planner.describe import seconds_words
-from holmes_hpc.planner.explain.restore import restore
-from holmes_hpc.planner.explain.retrace import Trace, retrace
-from holmes_hpc.planner.layouts import Layout
-from holmes_hpc.planner.predict import step_collectives
-from holmes_hpc.planner.settings import Task
-from holmes_hpc.planner.traffic import resource_words
+from holmes_hpc.planner.layout.layout import Layout
+from holmes_hpc.planner.simulation.predict import step_collectives
+from holmes_hpc.planner.simulation.traffic import resource_words
+from holmes_hpc.planner.task import Task
+from holmes_hpc.planner.telling.describe import seconds_words
+from holmes_hpc.planner.telling.restore import restore
+from holmes_hpc.planner.telling.retrace import Trace, retrace
 from holmes_hpc.values import ActionKind, Plan
 
 MOST_LINKS = 12

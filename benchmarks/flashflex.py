@@ -17,12 +17,12 @@ from benchmarks.flashflex_model import LAYERS, Model, ModelPricing, StageOf
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import Machine
 from holmes_hpc.config.compose import compose
-from holmes_hpc.planner.asymmetric import search_fleets
-from holmes_hpc.planner.fleets import alike_fleets, share_microbatches
-from holmes_hpc.planner.placement import place, used_slots
-from holmes_hpc.planner.settings import PlanSettings, Task
-from holmes_hpc.planner.space import Space
-from holmes_hpc.planner.templates import Template
+from holmes_hpc.planner.strategies.fleets.knapsack import alike_fleets, share_microbatches
+from holmes_hpc.planner.strategies.fleets.placement import place, used_slots
+from holmes_hpc.planner.strategies.fleets.space import Space
+from holmes_hpc.planner.strategies.fleets.templates import Template
+from holmes_hpc.planner.strategies.unlike import search_fleets
+from holmes_hpc.planner.task import PlanSettings, Task
 
 CASES = {"mix_16": (4, 64, 64 / 11.236, 96 / 31.709), "readme_setup2_32": (4, 120, 120 / 35.424, 90 / 64.181),
          "readme_setup1_40": (4, 120, 120 / 33.459, 120 / 76.694), "mix_64": (4, 256, None, 256 / 42.508)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from holmes_hpc.planner.search import search
+from holmes_hpc.planner.search.search import search
 from tests.brute_force import BruteForce
 from tests.planner_problems import SMALL
 

@@ -42,7 +42,8 @@ _OPTIONS = (
     ("parallel=holmes", "parallel.recompute=full"), ("parallel=auto", "parallel.recompute=auto"),
     ("parallel=auto", "parallel.leave_nodes_out=true"), ("parallel=auto", "model.tied_embeddings=false"),
     ("parallel=auto", "train.global_batch_size=7"), ("parallel=megatron", "parallel.pipeline=2"),
-    ("parallel=megatron", "parallel.chunks=2", "parallel.pipeline=2"), ("parallel=flashflex", "optimizer.sharded=false"),
+    ("parallel=megatron", "parallel.chunks=2", "parallel.pipeline=2"),
+    ("parallel=flashflex", "optimizer.sharded=false"),
 )
 
 

@@ -17,8 +17,8 @@ from holmes_hpc.data.python_docs import read_python_docs
 from holmes_hpc.planner.cost.collectives import unit_directions
 from holmes_hpc.planner.cost.layer import layer_seconds
 from holmes_hpc.planner.cost.work import Work
-from holmes_hpc.planner.pipelines import build_pipelines
-from holmes_hpc.planner.schedules import make_schedule
+from holmes_hpc.planner.layout.pipelines import build_pipelines
+from holmes_hpc.schedule.building import make_schedule
 from holmes_hpc.values import ScheduleChoice
 
 HIDDEN_SIZES = range(1024, 1024 + 128 * 100, 128)

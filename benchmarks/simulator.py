@@ -15,14 +15,14 @@ import time
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.config.compose import compose
-from holmes_hpc.planner.groups import GroupRules, find_groups
-from holmes_hpc.planner.layouts import Layout
-from holmes_hpc.planner.network_cost import Traffic
-from holmes_hpc.planner.pipelines import build_pipelines
-from holmes_hpc.planner.predict import predict
-from holmes_hpc.planner.schedules import make_schedule
-from holmes_hpc.planner.settings import PlanSettings, Task
-from holmes_hpc.planner.simulation import Prices, simulate
+from holmes_hpc.planner.cost.network import Traffic
+from holmes_hpc.planner.layout.groups import GroupRules, find_groups
+from holmes_hpc.planner.layout.layout import Layout
+from holmes_hpc.planner.layout.pipelines import build_pipelines
+from holmes_hpc.planner.simulation.events import Prices, simulate
+from holmes_hpc.planner.simulation.predict import predict
+from holmes_hpc.planner.task import PlanSettings, Task
+from holmes_hpc.schedule.building import make_schedule
 from holmes_hpc.values import ActionKind, Group, Pipeline, ScheduleChoice, Stage
 
 SHAPES = ((8, 8, 1), (8, 8, 2), (4, 8, 1), (1, 8, 1), (8, 16, 1))

@@ -127,7 +127,7 @@ def _cluster(config: DictConfig) -> Iterator[Finding]:
 
 def _on_slurm(config: DictConfig, before: Sequence[Finding]) -> Iterator[Finding]:
     """Look further where a controller answered, and at this node in any case."""
-    from holmes_hpc.launch.diagnosis import node_findings
+    from holmes_hpc.launch.node.diagnosis import node_findings
     from holmes_hpc.submit.diagnosis import slurm_findings
 
     has_cluster = not OmegaConf.is_missing(config.cluster, "name")

@@ -12,9 +12,9 @@ from holmes_hpc import registry
 from holmes_hpc.architecture.kinds import Activation, Normalization
 from holmes_hpc.cluster.nics import Nic, check_family, is_builtin
 from holmes_hpc.errors import ConfigurationError
-from holmes_hpc.planner.groups import GroupRules
-from holmes_hpc.planner.settings import Task
-from holmes_hpc.planner.shapes import Shape, divisors, tensor_groups
+from holmes_hpc.planner.layout.groups import GroupRules
+from holmes_hpc.planner.strategies.shapes import Shape, divisors, tensor_groups
+from holmes_hpc.planner.task import Task
 from holmes_hpc.values.sources import SourceKind
 
 __all__ = ["GroupRules", "Shape", "Task", "add_activation", "add_nic", "add_normalization", "add_source",

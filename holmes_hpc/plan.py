@@ -61,8 +61,8 @@ def _print(config: DictConfig, plan: Plan) -> None:
 
     from holmes_hpc import planner
     from holmes_hpc.cluster import ClusterDescription
-    from holmes_hpc.planner.explain import explain
-    from holmes_hpc.planner.explain.render import render_explanation
+    from holmes_hpc.planner.telling.explain import explain
+    from holmes_hpc.planner.telling.render import render_explanation
 
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(planner.render(plan, ClusterDescription.from_config(config.cluster)))

@@ -13,7 +13,7 @@ from holmes_hpc import front
 
 def act(config: DictConfig) -> front.Outcome:
     """Train, and return the exit status and the median tokens per second, which a sweeper can optimise."""
-    from holmes_hpc.launch.console import lasting_output
+    from holmes_hpc.launch.follow.console import lasting_output
     from holmes_hpc.launch.train import train
 
     with lasting_output():
@@ -22,7 +22,7 @@ def act(config: DictConfig) -> front.Outcome:
 
 def sweep(configs: Sequence[DictConfig], words: Sequence[str], place: Path) -> list[front.Outcome] | None:
     """Submit all jobs of a sweep to Slurm at once, or run them here one after another; None for dry runs."""
-    from holmes_hpc.launch.console import lasting_output
+    from holmes_hpc.launch.follow.console import lasting_output
     from holmes_hpc.launch.sweep import sweep as submit_all
 
     with lasting_output():

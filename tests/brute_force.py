@@ -26,16 +26,16 @@ from typing import NamedTuple
 
 from holmes_hpc.cluster import Node
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.groups import GroupRules, find_groups
-from holmes_hpc.planner.kinds import on_nodes
-from holmes_hpc.planner.layouts import Layout
-from holmes_hpc.planner.memory import USABLE_FRACTION
-from holmes_hpc.planner.network_cost import NetworkCost
-from holmes_hpc.planner.predict import predict
-from holmes_hpc.planner.schedule_choice import candidate_schedules
-from holmes_hpc.planner.schedules import slow_hops
-from holmes_hpc.planner.settings import Task
-from holmes_hpc.planner.step_prices import compute_cost, stage_seconds, weight_seconds
+from holmes_hpc.planner.cost.network import NetworkCost
+from holmes_hpc.planner.cost.rank_memory import USABLE_FRACTION
+from holmes_hpc.planner.layout.groups import GroupRules, find_groups
+from holmes_hpc.planner.layout.layout import Layout
+from holmes_hpc.planner.layout.node_kinds import on_nodes
+from holmes_hpc.planner.search.schedules import candidate_schedules
+from holmes_hpc.planner.simulation.predict import predict
+from holmes_hpc.planner.simulation.prices import compute_cost, stage_seconds, weight_seconds
+from holmes_hpc.planner.task import Task
+from holmes_hpc.schedule.building import slow_hops
 from holmes_hpc.values import Pipeline, ScheduleChoice, Stage
 
 Ranks = tuple[int, ...]

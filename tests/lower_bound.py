@@ -26,11 +26,11 @@ from typing import NamedTuple
 import numpy
 from numpy.typing import NDArray
 
-from holmes_hpc.planner.kinds import Kind
-from holmes_hpc.planner.network_cost import NetworkCost
-from holmes_hpc.planner.settings import Task
-from holmes_hpc.planner.space import Space
-from holmes_hpc.planner.step_prices import compute_cost, stage_seconds, weight_seconds
+from holmes_hpc.planner.cost.network import NetworkCost
+from holmes_hpc.planner.layout.node_kinds import Kind
+from holmes_hpc.planner.simulation.prices import compute_cost, stage_seconds, weight_seconds
+from holmes_hpc.planner.strategies.fleets.space import Space
+from holmes_hpc.planner.task import Task
 from holmes_hpc.values import Group
 
 _ROUNDS = 80

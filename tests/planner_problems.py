@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine, Node
 from holmes_hpc.config.compose import compose
-from holmes_hpc.planner.settings import PlanSettings, Task
+from holmes_hpc.planner.task import PlanSettings, Task
 
 
 @dataclass(frozen=True)

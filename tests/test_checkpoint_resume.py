@@ -152,7 +152,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.front import logging_to_stderr
-from holmes_hpc.launch.here import run_here
+from holmes_hpc.launch.here.run import run_here
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.values import Plan
 folder = RunFolder.open(Path(sys.argv[1]))

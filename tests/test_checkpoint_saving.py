@@ -21,8 +21,8 @@ from holmes_hpc.checkpoint.naming import looking_again, newest_first, tidy
 from holmes_hpc.checkpoint.reading import fill
 from holmes_hpc.comm.groups import connect
 from holmes_hpc.comm.networks import NodeNetworks
-from holmes_hpc.engine.resuming import load_newest
-from holmes_hpc.engine.saving import Saver
+from holmes_hpc.engine.saving.resuming import load_newest
+from holmes_hpc.engine.saving.saver import Saver
 from holmes_hpc.engine.sharing import share_numbers, share_texts
 from holmes_hpc.errors import CheckpointError
 from tests.checkpoints_for_tests import save, whole

@@ -20,8 +20,8 @@ from holmes_hpc.config.schema import Optimizer
 from holmes_hpc.engine.flat import FlatReduction
 from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.engine.optimizer import ShardOptimizer
-from holmes_hpc.engine.saved_state import ModelState, ParameterPieces, RandomState, ShardedState
-from holmes_hpc.engine.state import state_entries
+from holmes_hpc.engine.saving.optimizer_state import state_entries
+from holmes_hpc.engine.saving.saved_state import ModelState, ParameterPieces, RandomState, ShardedState
 from holmes_hpc.errors import CheckpointError
 from holmes_hpc.values import Pipeline, Plan, Stage
 from tests.test_engine_tensor import LLAMA, SIZES, UNLIKE, architecture, hand_plan

@@ -13,7 +13,7 @@ from holmes_hpc.config.schema import Cluster
 from holmes_hpc.errors import ConfigurationError, NetworkError, RunFailedError
 from holmes_hpc.planner import plan
 from holmes_hpc.planner.making import task_of
-from holmes_hpc.planner.step_prices import core_pools
+from holmes_hpc.planner.simulation.prices import core_pools
 
 TEXT = """
 name: mixed

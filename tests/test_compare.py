@@ -7,7 +7,7 @@ import pytest
 
 from holmes_hpc import cli
 from holmes_hpc.compare import read
-from holmes_hpc.planner.compare import Compared, cautions, compare
+from holmes_hpc.planner.telling.compare import Compared, cautions, compare
 from holmes_hpc.values import NetworkBytes
 from tests.run_folders import make_plan, make_run, metric
 

@@ -23,7 +23,7 @@ from holmes_hpc.comm.sharding import Route
 from holmes_hpc.comm.stepwise import Collective, Lane, Scratch
 from holmes_hpc.config.compose import compose
 from holmes_hpc.config.schema import Partition
-from holmes_hpc.planner.groups import GroupRules, find_groups
+from holmes_hpc.planner.layout.groups import GroupRules, find_groups
 from holmes_hpc.values import Group, Pipeline, Reduction, Stage
 from tests.test_comm_stepwise import FakeCommunicator, FakeWork
 

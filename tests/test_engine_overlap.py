@@ -13,11 +13,11 @@ import torch
 from holmes_hpc.config.compose import compose
 from holmes_hpc.engine.guard import MOST_SKIPPED_IN_A_ROW, Guard
 from holmes_hpc.engine.precision import LossScale
-from holmes_hpc.engine.state import rectangles
+from holmes_hpc.engine.saving.optimizer_state import rectangles
 from holmes_hpc.engine.trainer import Trainer
 from holmes_hpc.errors import RunFailedError
 from holmes_hpc.planner import build_schedule, plan
-from holmes_hpc.planner.validation import schedule_problems
+from holmes_hpc.schedule.checking import schedule_problems
 from holmes_hpc.values import Plan, Synchronization
 from tests.engine_worlds import TINY, World, train_world
 from tests.forked import RankFailedError

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holmes_hpc.engine.receives import RECEIVES, ReceiveQueue, arrivals
-from holmes_hpc.planner.schedules import make_schedule
+from holmes_hpc.schedule.building import make_schedule
 from holmes_hpc.values import Action, ActionKind, Pipeline, ScheduleChoice
 from tests.test_planner_schedules import in_chunks, layouts
 

@@ -20,7 +20,7 @@ from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.model import StageOptions, TensorShare, build_stage, token_loss
 from holmes_hpc.model.initialization import initial_value
 from holmes_hpc.planner import plan
-from holmes_hpc.planner.groups import GroupRules, find_groups
+from holmes_hpc.planner.layout.groups import GroupRules, find_groups
 from holmes_hpc.values import Group, Pipeline, Plan, Stage
 from tests.forked import ForkedRank, run_ranks
 from tests.tiny_plans import tiny_plan

@@ -16,14 +16,14 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.planner import plan
-from holmes_hpc.planner.describe import seconds_words
-from holmes_hpc.planner.explain import explain
-from holmes_hpc.planner.explain.changes import MOST_CHANGES
-from holmes_hpc.planner.explain.render import limit_lines
-from holmes_hpc.planner.explain.restore import restore
-from holmes_hpc.planner.explain.retrace import retrace
-from holmes_hpc.planner.predict import predict
-from holmes_hpc.planner.traffic import busy_seconds, loads
+from holmes_hpc.planner.simulation.predict import predict
+from holmes_hpc.planner.simulation.traffic import busy_seconds, loads
+from holmes_hpc.planner.telling.changes import MOST_CHANGES
+from holmes_hpc.planner.telling.describe import seconds_words
+from holmes_hpc.planner.telling.explain import explain
+from holmes_hpc.planner.telling.render import limit_lines
+from holmes_hpc.planner.telling.restore import restore
+from holmes_hpc.planner.telling.retrace import retrace
 from holmes_hpc.values import ActionKind, Plan
 from tests.run_folders import make_run, metric
 

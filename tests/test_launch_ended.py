@@ -17,9 +17,9 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
-from holmes_hpc.launch import here
-from holmes_hpc.launch.ended import RESERVE, how_to_go_on, settle_ended, with_way_on
-from holmes_hpc.launch.failure import FailureReport
+from holmes_hpc.launch.follow.failure import FailureReport
+from holmes_hpc.launch.here import run as here
+from holmes_hpc.launch.here.ended import RESERVE, how_to_go_on, settle_ended, with_way_on
 from holmes_hpc.launch.train import settle_resume
 from holmes_hpc.planner import bind, plan
 from holmes_hpc.runs import RunFolder, heal, read_result

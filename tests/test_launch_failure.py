@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from holmes_hpc.engine.saving import Saver
+from holmes_hpc.engine.saving.saver import Saver
 from holmes_hpc.errors import CheckpointError, DataError, HolmesError
-from holmes_hpc.launch.failure import FailureReport
-from holmes_hpc.launch.watching import report_error
+from holmes_hpc.launch.follow.failure import FailureReport
+from holmes_hpc.launch.rank.watching import report_error
 from holmes_hpc.runs import RunFolder, Start
 from tests.run_folders import make_plan
 

@@ -13,9 +13,9 @@ import pytest
 
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.config.compose import compose
-from holmes_hpc.launch import here
-from holmes_hpc.launch.interruption import InterruptedRunError, interruptible
-from holmes_hpc.launch.torch_log import errors_only
+from holmes_hpc.launch.follow.interruption import InterruptedRunError, interruptible
+from holmes_hpc.launch.here import run as here
+from holmes_hpc.launch.rank.torch_log import errors_only
 from holmes_hpc.planner import bind, plan
 from holmes_hpc.runs import RunFolder, read_result
 from tests.runs_for_tests import ROOT
@@ -82,7 +82,7 @@ def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
 
 LASTING = """
 import os, sys
-from holmes_hpc.launch.console import lasting_output
+from holmes_hpc.launch.follow.console import lasting_output
 name = sys.argv[1]
 reader, writer = os.pipe()
 os.close(reader)

@@ -9,7 +9,7 @@ import pytest
 
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.launch import in_turn
-from holmes_hpc.planner.describe import in_a_line
+from holmes_hpc.planner.telling.describe import in_a_line
 from holmes_hpc.runs import RunFolder, write_result
 from tests.run_folders import make_plan, metric
 

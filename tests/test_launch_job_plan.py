@@ -11,11 +11,12 @@ import pytest
 from holmes_hpc.cluster.slurm import read_step
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
-from holmes_hpc.launch import in_allocation, sweep
+from holmes_hpc.launch import sweep
 from holmes_hpc.launch import train as train_module
-from holmes_hpc.launch.allocation import GivenNode, allocate
-from holmes_hpc.launch.job_plan import plan_for_job
-from holmes_hpc.launch.node_report import NodeReport
+from holmes_hpc.launch.node.node_report import NodeReport
+from holmes_hpc.launch.slurm import in_allocation
+from holmes_hpc.launch.slurm.allocation import GivenNode, allocate
+from holmes_hpc.launch.slurm.job_plan import plan_for_job
 from holmes_hpc.planner import plan
 from holmes_hpc.submit import Decision
 

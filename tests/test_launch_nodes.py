@@ -14,12 +14,12 @@ from holmes_hpc.cluster.nccl import check_environment, device_index, node_enviro
 from holmes_hpc.cluster.slurm import read_step
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError, NetworkError, PlanRefusedError
-from holmes_hpc.launch import slurm_rank
-from holmes_hpc.launch.allocation import Allocation, ExcludeNodesError, GivenNode, allocate
-from holmes_hpc.launch.backend import decide_backend
-from holmes_hpc.launch.mismatch import Mismatch, find_mismatches
-from holmes_hpc.launch.node_report import NodeReport, read_node
-from holmes_hpc.launch.stopping import Stopping
+from holmes_hpc.launch.node.backend import decide_backend
+from holmes_hpc.launch.node.mismatch import Mismatch, find_mismatches
+from holmes_hpc.launch.node.node_report import NodeReport, read_node
+from holmes_hpc.launch.slurm import rank as slurm_rank
+from holmes_hpc.launch.slurm.allocation import Allocation, ExcludeNodesError, GivenNode, allocate
+from holmes_hpc.launch.slurm.stopping import Stopping
 from holmes_hpc.planner import bind, plan
 from holmes_hpc.runs import Notes, RunFolder, Start
 from holmes_hpc.values import Plan

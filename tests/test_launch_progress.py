@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holmes_hpc.launch.progress import PlainReporter, describe
+from holmes_hpc.launch.follow.progress import PlainReporter, describe
 from tests.runs_for_tests import train
 
 ROW = {"step": 1, "loss": 2.0, "tokens_per_second": 4096.0, "step_seconds": 0.1, "mfu": 0.25, "skipped_steps": 0}

@@ -12,9 +12,9 @@ import pytest
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError, NetworkError
-from holmes_hpc.launch.backend import backend_here
-from holmes_hpc.launch.rendezvous import open_store
-from holmes_hpc.launch.settings import RankSettings
+from holmes_hpc.launch.node.backend import backend_here
+from holmes_hpc.launch.rank.rendezvous import open_store
+from holmes_hpc.launch.rank.settings import RankSettings
 from holmes_hpc.planner import bind, plan
 from holmes_hpc.runs import RunFolder
 

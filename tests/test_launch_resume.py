@@ -10,7 +10,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.checkpoint.refusals import Refusals
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
-from holmes_hpc.launch.resume import resolve_resume
+from holmes_hpc.launch.here.resume import resolve_resume
 from tests.checkpoint_folders import make_checkpoint
 
 SMALL = ["+cluster=laptop", "model.num_layers=1", "model.hidden_size=16", "model.num_heads=2", "train.steps=50"]
@@ -51,7 +51,7 @@ def test_another_model_is_said_once_and_other_reasons_beside_it(saved: Path) -> 
 
 def test_a_checkpoint_that_goes_meanwhile_gives_way_to_the_next(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([[saved / "checkpoints" / "step-000000"]] * 2)  # listed, and rotated away before it was read
-    monkeypatch.setattr("holmes_hpc.launch.resume.candidates",
+    monkeypatch.setattr("holmes_hpc.launch.here.resume.candidates",
                         lambda path: next(looks, [saved / "checkpoints" / "step-000003"]))
     assert resolve_resume(compose([*SMALL, f"train.resume={saved}"])) == str(saved)
 

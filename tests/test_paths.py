@@ -17,7 +17,7 @@ from holmes_hpc.config.compose import compose
 from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch import train
-from holmes_hpc.launch.resume import resolve_resume
+from holmes_hpc.launch.here.resume import resolve_resume
 from holmes_hpc.runs.place import check_place
 from tests.run_folders import make_run, metric
 from tests.runs_for_tests import ROOT, environment, open_to_all, ordinary_user

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 
 from holmes_hpc.config.compose import compose
-from holmes_hpc.planner.alternatives import MOST_REJECTED, alternatives
-from holmes_hpc.planner.groups import GroupRules
+from holmes_hpc.planner.layout.groups import GroupRules
 from holmes_hpc.planner.making import plan, task_of
-from holmes_hpc.planner.priced import price_layout, price_schedule
+from holmes_hpc.planner.search.alternatives import MOST_REJECTED, alternatives
+from holmes_hpc.planner.search.priced import price_layout, price_schedule
 from holmes_hpc.values import Pipeline, Stage
 
 TASK = task_of(compose(["+cluster=mixed", "model.tied_embeddings=false"]), "auto")

@@ -5,12 +5,12 @@ import pytest
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner import plan
-from holmes_hpc.planner.chunking import go_round
 from holmes_hpc.planner.making import assemble
-from holmes_hpc.planner.schedules import build_schedule
-from holmes_hpc.planner.search import search
-from holmes_hpc.planner.validation import schedule_problems
-from holmes_hpc.planner.work import Work
+from holmes_hpc.planner.search.budget import Work
+from holmes_hpc.planner.search.in_chunks import go_round
+from holmes_hpc.planner.search.search import search
+from holmes_hpc.schedule.building import build_schedule
+from holmes_hpc.schedule.checking import schedule_problems
 from holmes_hpc.values import Pipeline, Plan, Stage
 from tests.planner_problems import SMALL, Problem
 

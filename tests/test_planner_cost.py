@@ -10,16 +10,16 @@ from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.cluster.gpus import GPUS, gpu
 from holmes_hpc.config.compose import compose
 from holmes_hpc.planner import plan
-from holmes_hpc.planner.compute_cost import ComputeCost
 from holmes_hpc.planner.cost.collectives import Ring, all_reduce_seconds, gather_seconds, unit_directions
 from holmes_hpc.planner.cost.ends import embedding_seconds, head_seconds
 from holmes_hpc.planner.cost.gpu_constants import CONSTANTS
 from holmes_hpc.planner.cost.layer import layer_products, layer_seconds
 from holmes_hpc.planner.cost.matrix import product_seconds
+from holmes_hpc.planner.cost.rank_memory import memory_per_rank, peaking_rank
 from holmes_hpc.planner.cost.regular import RegularRun, regular_step
 from holmes_hpc.planner.cost.software import ENGINE, MEGATRON_2021, MEGATRON_2022
+from holmes_hpc.planner.cost.stages import ComputeCost
 from holmes_hpc.planner.cost.work import Work
-from holmes_hpc.planner.memory import memory_per_rank, peaking_rank
 from holmes_hpc.values import Pipeline, Stage
 
 A100 = gpu("a100-80g")

@@ -6,9 +6,9 @@ import pytest
 
 from holmes_hpc.config.compose import compose
 from holmes_hpc.planner import plan
-from holmes_hpc.planner.explain import explain
-from holmes_hpc.planner.fewer_nodes import faster_on_fewer, left_out, on_fewer
-from holmes_hpc.planner.search import search
+from holmes_hpc.planner.search.fewer_nodes import faster_on_fewer, left_out, on_fewer
+from holmes_hpc.planner.search.search import search
+from holmes_hpc.planner.telling.explain import explain
 from holmes_hpc.values import Plan
 from tests.planner_problems import Problem
 

@@ -6,17 +6,17 @@ import pytest
 
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.asymmetric import asymmetric_proposals
-from holmes_hpc.planner.candidates import make_candidate
-from holmes_hpc.planner.groups import GroupRules
-from holmes_hpc.planner.holmes import holmes_shapes
+from holmes_hpc.planner.cost.rank_memory import USABLE_FRACTION
+from holmes_hpc.planner.layout.groups import GroupRules
+from holmes_hpc.planner.layout.pipelines import build_pipelines
+from holmes_hpc.planner.layout.sharing import sharers, updated_parameters
 from holmes_hpc.planner.making import plan
-from holmes_hpc.planner.memory import USABLE_FRACTION
-from holmes_hpc.planner.pipelines import build_pipelines
-from holmes_hpc.planner.priced import Priced, exceeds_memory, make_layout
-from holmes_hpc.planner.search import search
-from holmes_hpc.planner.sharing import sharers, updated_parameters
-from holmes_hpc.planner.step_prices import compute_cost
+from holmes_hpc.planner.search.priced import Priced, exceeds_memory, make_layout
+from holmes_hpc.planner.search.search import search
+from holmes_hpc.planner.simulation.prices import compute_cost
+from holmes_hpc.planner.strategies.estimates import make_candidate
+from holmes_hpc.planner.strategies.holmes import holmes_shapes
+from holmes_hpc.planner.strategies.unlike import asymmetric_proposals
 from tests.planner_problems import SMALL, Problem
 
 BY_NAME = {problem.name: problem for problem in SMALL}

@@ -7,10 +7,10 @@ import pytest
 
 from benchmarks import flashflex, flashflex_model
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.priced import Priced
-from holmes_hpc.planner.search import search
-from holmes_hpc.planner.settings import Task
-from holmes_hpc.planner.space import Space
+from holmes_hpc.planner.search.priced import Priced
+from holmes_hpc.planner.search.search import search
+from holmes_hpc.planner.strategies.fleets.space import Space
+from holmes_hpc.planner.task import Task
 from tests.brute_force import BruteForce
 from tests.lower_bound import least_step_seconds
 from tests.planner_problems import SMALL, Problem

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner import layer_split
-from holmes_hpc.planner.layer_split import StageCost
-from holmes_hpc.planner.network_cost import Traffic
-from holmes_hpc.planner.pipelines import apportion, build_pipelines, count_microbatches, overlaps
-from holmes_hpc.planner.schedules import make_schedule
-from holmes_hpc.planner.simulation import Prices, simulate
+from holmes_hpc.planner.cost.network import Traffic
+from holmes_hpc.planner.layout.pipelines import apportion, build_pipelines, count_microbatches, overlaps
+from holmes_hpc.planner.simulation.events import Prices, simulate
+from holmes_hpc.planner.strategies import layer_split
+from holmes_hpc.planner.strategies.layer_split import StageCost
+from holmes_hpc.schedule.building import make_schedule
 from holmes_hpc.values import ActionKind, Group, Reduction, ScheduleChoice
 
 

@@ -15,9 +15,10 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
-from holmes_hpc.planner import bind, build_schedule, plan, priced, render
-from holmes_hpc.planner.predict import predict
-from holmes_hpc.planner.validation import schedule_problems
+from holmes_hpc.planner import bind, build_schedule, plan, render
+from holmes_hpc.planner.search import priced
+from holmes_hpc.planner.simulation.predict import predict
+from holmes_hpc.schedule.checking import schedule_problems
 from holmes_hpc.values import Plan
 from holmes_hpc.values.capabilities import ENGINE, unsupported
 from holmes_hpc.values.owned import Owned

@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.config.compose import compose
-from holmes_hpc.planner.groups import GroupRules, find_groups
-from holmes_hpc.planner.layouts import Layout
-from holmes_hpc.planner.memory import memory_gib_per_rank
-from holmes_hpc.planner.network_cost import NetworkCost
-from holmes_hpc.planner.overlap import Buckets
-from holmes_hpc.planner.pipelines import build_pipelines, overlaps
-from holmes_hpc.planner.predict import predict
-from holmes_hpc.planner.schedules import make_schedule
-from holmes_hpc.planner.settings import PlanSettings, Task
-from holmes_hpc.planner.simulation import simulate
-from holmes_hpc.planner.step_prices import compute_cost, price
-from holmes_hpc.planner.validation import peak_in_flight
+from holmes_hpc.planner.cost.network import NetworkCost
+from holmes_hpc.planner.cost.rank_memory import memory_gib_per_rank
+from holmes_hpc.planner.layout.groups import GroupRules, find_groups
+from holmes_hpc.planner.layout.layout import Layout
+from holmes_hpc.planner.layout.pipelines import build_pipelines, overlaps
+from holmes_hpc.planner.simulation.buckets import Buckets
+from holmes_hpc.planner.simulation.events import simulate
+from holmes_hpc.planner.simulation.predict import predict
+from holmes_hpc.planner.simulation.prices import compute_cost, price
+from holmes_hpc.planner.task import PlanSettings, Task
+from holmes_hpc.schedule.building import make_schedule
+from holmes_hpc.schedule.checking import peak_in_flight
 from holmes_hpc.values import ActionKind, ScheduleChoice
 
 
@@ -154,7 +154,7 @@ def test_1024_ranks_are_folded_to_a_few(monkeypatch: pytest.MonkeyPatch) -> None
         simulated.update(rank for pipeline in pipelines for stage in pipeline.stages for rank in stage.ranks)
         return make_schedule(pipelines, *rest)
 
-    monkeypatch.setattr("holmes_hpc.planner.predict.make_schedule", make)
+    monkeypatch.setattr("holmes_hpc.planner.simulation.predict.make_schedule", make)
     predicted = predict(task, dataclasses.replace(layout, overlap=Exchange()), ScheduleChoice("1f1b", 1))
     assert 0 < len(simulated) <= 64
     assert predicted.step_seconds > 0 and len(predicted.memory_gib_per_rank) == 1024

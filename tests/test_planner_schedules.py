@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.pipelines import build_pipelines
-from holmes_hpc.planner.schedules import make_schedule, transfers
-from holmes_hpc.planner.validation import peak_in_flight, schedule_problems
+from holmes_hpc.planner.layout.pipelines import build_pipelines
+from holmes_hpc.schedule.building import make_schedule, transfers
+from holmes_hpc.schedule.checking import peak_in_flight, schedule_problems
 from holmes_hpc.values import Action, ActionKind, Group, Pipeline, Reduction, Schedule, ScheduleChoice, Stage
 
 

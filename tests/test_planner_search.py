@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner import plan
-from holmes_hpc.planner.fleets import Knapsack, share_microbatches
-from holmes_hpc.planner.kinds import Kind, node_kinds, on_nodes
+from holmes_hpc.planner.layout.node_kinds import Kind, node_kinds, on_nodes
 from holmes_hpc.planner.making import assemble
-from holmes_hpc.planner.placement import place, used_slots
-from holmes_hpc.planner.schedules import build_schedule
-from holmes_hpc.planner.search import choose, search
-from holmes_hpc.planner.settings import Task
-from holmes_hpc.planner.space import Space
-from holmes_hpc.planner.templates import Template, cut_layers
-from holmes_hpc.planner.validation import schedule_problems
-from holmes_hpc.planner.work import Work
+from holmes_hpc.planner.search.budget import Work
+from holmes_hpc.planner.search.search import choose, search
+from holmes_hpc.planner.strategies.fleets.knapsack import Knapsack, share_microbatches
+from holmes_hpc.planner.strategies.fleets.placement import place, used_slots
+from holmes_hpc.planner.strategies.fleets.space import Space
+from holmes_hpc.planner.strategies.fleets.templates import Template, cut_layers
+from holmes_hpc.planner.task import Task
+from holmes_hpc.schedule.building import build_schedule
+from holmes_hpc.schedule.checking import schedule_problems
 from holmes_hpc.values import Plan
 from tests.planner_problems import Problem, make_cluster
 

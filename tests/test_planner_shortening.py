@@ -6,9 +6,9 @@ import pytest
 
 from holmes_hpc.config.compose import compose
 from holmes_hpc.planner import plan
-from holmes_hpc.planner.explain.restore import restore
-from holmes_hpc.planner.predict import observe
-from holmes_hpc.planner.shortening import actions_of, shortened
+from holmes_hpc.planner.simulation.long_steps import actions_of, shortened
+from holmes_hpc.planner.simulation.predict import observe
+from holmes_hpc.planner.telling.restore import restore
 from holmes_hpc.values import Pipeline, ScheduleChoice, Stage
 
 MIXED = "+cluster=mixed"
@@ -35,8 +35,8 @@ def test_a_shortened_step_is_as_long_as_the_whole_one(name: str, monkeypatch: py
     assert len({pipeline.microbatches for pipeline in chosen.pipelines}) > 1
     task, layout = restore(config, chosen)
     timeline, peaks = observe(task, layout, chosen.schedule)
-    monkeypatch.setattr("holmes_hpc.planner.shortening.MOST_ACTIONS", 6_000)
-    monkeypatch.setattr("holmes_hpc.planner.shortening._ACTIONS_BETWEEN", 1_000)
+    monkeypatch.setattr("holmes_hpc.planner.simulation.long_steps.MOST_ACTIONS", 6_000)
+    monkeypatch.setattr("holmes_hpc.planner.simulation.long_steps._ACTIONS_BETWEEN", 1_000)
     assert shortened(layout.pipelines, chosen.schedule) is not None
     short, again = observe(task, layout, chosen.schedule)
     assert short.step_seconds == pytest.approx(timeline.step_seconds, rel=0.005)

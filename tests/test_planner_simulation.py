@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holmes_hpc.planner.collectives import Bucket
-from holmes_hpc.planner.links import Links
-from holmes_hpc.planner.network_cost import Traffic
-from holmes_hpc.planner.schedules import make_schedule
-from holmes_hpc.planner.simulation import Prices, Timeline, simulate
+from holmes_hpc.planner.cost.network import Traffic
+from holmes_hpc.planner.simulation.collectives import Bucket
+from holmes_hpc.planner.simulation.events import Prices, Timeline, simulate
+from holmes_hpc.planner.simulation.links import Links
+from holmes_hpc.schedule.building import make_schedule
 from holmes_hpc.values import Action, ActionKind, Group, Pipeline, Reduction, Schedule, ScheduleChoice, Stage
 
 SECONDS = {ActionKind.FORWARD: 1, ActionKind.BACKWARD: 2, ActionKind.BACKWARD_INPUT: 1, ActionKind.BACKWARD_WEIGHT: 1}

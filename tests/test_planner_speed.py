@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from holmes_hpc import plan as plan_command
 from holmes_hpc.config.compose import compose
-from holmes_hpc.planner.bounds import least_seconds
-from holmes_hpc.planner.classic import classic_orders, is_unshared
-from holmes_hpc.planner.improve import improve
-from holmes_hpc.planner.ordering import order_work
-from holmes_hpc.planner.policies import one_f_one_b_policy
-from holmes_hpc.planner.priced import Priced
 from holmes_hpc.planner.progress import LINE_SECONDS, QUIET_SECONDS, search_progress
-from holmes_hpc.planner.search import search
-from holmes_hpc.planner.work import Allowance, Work, layout_units
+from holmes_hpc.planner.search.budget import Allowance, Work, layout_units
+from holmes_hpc.planner.search.improve import improve
+from holmes_hpc.planner.search.priced import Priced
+from holmes_hpc.planner.search.search import search
+from holmes_hpc.planner.simulation.bounds import least_seconds
+from holmes_hpc.schedule.list_scheduling import order_work
+from holmes_hpc.schedule.one_f_one_b import classic_orders, is_unshared
+from holmes_hpc.schedule.policies import one_f_one_b_policy
 from holmes_hpc.values import Pipeline, Schedule, Stage
 from tests.planner_problems import SMALL
 
@@ -73,7 +73,7 @@ def test_nothing_simulated_beats_its_bound(number: int, monkeypatch: pytest.Monk
         seen.extend([*priced, *found])
         return found
 
-    monkeypatch.setattr("holmes_hpc.planner.search.improve", spy)
+    monkeypatch.setattr("holmes_hpc.planner.search.search.improve", spy)
     search(SMALL[number].task("parallel.search_seconds=0.5"))
     assert len(seen) > 20
     shares = [least_seconds(each.task, each.layout.pipelines, each.layout.micro_batch_size) / each.seconds
@@ -95,7 +95,7 @@ def test_the_closed_form_of_1f1b_is_what_list_scheduling_finds(shapes: list[tupl
 
 
 def test_a_budget_limits_what_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    from holmes_hpc.planner import predict
+    from holmes_hpc.planner.simulation import predict
 
     def actions(seconds: float) -> int:
         ran: list[int] = []

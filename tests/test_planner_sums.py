@@ -12,7 +12,7 @@ from holmes_hpc.config.compose import compose
 from holmes_hpc.config.describe import expected, settings, valid_words
 from holmes_hpc.config.schema import Parallel, Train
 from holmes_hpc.planner import plan, render
-from holmes_hpc.planner.sums import sums_in_words
+from holmes_hpc.planner.telling.sums import sums_in_words
 from holmes_hpc.values.capabilities import ENGINE, unsupported
 
 MIXED = "+cluster=mixed"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holmes_hpc.planner.fleets import Fleet
-from holmes_hpc.planner.meshes import Mesh, enumerate_meshes, price_meshes
-from holmes_hpc.planner.replicas import likeness
-from holmes_hpc.planner.search import search
-from holmes_hpc.planner.space import Space
+from holmes_hpc.planner.search.search import search
+from holmes_hpc.planner.simulation.replicas import likeness
+from holmes_hpc.planner.strategies.fleets.knapsack import Fleet
+from holmes_hpc.planner.strategies.fleets.shared_stages import Mesh, enumerate_meshes, price_meshes
+from holmes_hpc.planner.strategies.fleets.space import Space
 from holmes_hpc.values import Pipeline, Stage
 from tests.planner_problems import Problem
 

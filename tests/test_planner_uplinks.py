@@ -14,10 +14,10 @@ from holmes_hpc.cluster.measured import MeasuredLink, to_json
 from holmes_hpc.config.compose import compose
 from holmes_hpc.config.schema import Cluster
 from holmes_hpc.planner import plan
+from holmes_hpc.planner.cost.network import NetworkCost
 from holmes_hpc.planner.making import task_of
-from holmes_hpc.planner.network_cost import NetworkCost
-from holmes_hpc.planner.predict import step_collectives
-from holmes_hpc.planner.traffic import resource_words, used_networks
+from holmes_hpc.planner.simulation.predict import step_collectives
+from holmes_hpc.planner.simulation.traffic import resource_words, used_networks
 from holmes_hpc.values import Group, Plan
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from holmes_hpc.cluster.slurm import read_step
-from holmes_hpc.launch.slurm_rank import be_rank
-from holmes_hpc.launch.stopping import Stopping
+from holmes_hpc.launch.slurm.rank import be_rank
+from holmes_hpc.launch.slurm.stopping import Stopping
 from holmes_hpc.runs import RunFolder, Start, read_result, update_job, write_result
 from holmes_hpc.submit.outcome import MOST_FRUITLESS_STARTS
 from holmes_hpc.submit.outcome import main as outcome
@@ -229,8 +229,8 @@ def test_starts_without_a_step_come_to_an_end(run: RunFolder, tmp_path: Path, in
 STOPPING = """\
 import os, sys, time
 from holmes_hpc.cluster.slurm import read_step
-from holmes_hpc.launch.slurm_rank import be_rank
-from holmes_hpc.launch.stopping import Stopping, block_signals
+from holmes_hpc.launch.slurm.rank import be_rank
+from holmes_hpc.launch.slurm.stopping import Stopping, block_signals
 block_signals()
 time.sleep(0.5)
 stopping = Stopping("USR2", lambda: os.path.exists(sys.argv[1]), lambda name: print("left by", name, flush=True))

@@ -21,12 +21,12 @@ from holmes_hpc.cluster import ClusterDescription, expand_hostlist
 from holmes_hpc.cluster.slurm import read_allocation, read_step
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
-from holmes_hpc.launch.allocation import allocate
-from holmes_hpc.launch.meeting import Meeting
-from holmes_hpc.launch.mismatch import find_mismatches, interfaces_of
-from holmes_hpc.launch.node_report import NodeReport
-from holmes_hpc.launch.rendezvous import open_store
-from holmes_hpc.launch.settings import RankSettings
+from holmes_hpc.launch.node.mismatch import find_mismatches, interfaces_of
+from holmes_hpc.launch.node.node_report import NodeReport
+from holmes_hpc.launch.rank.rendezvous import open_store
+from holmes_hpc.launch.rank.settings import RankSettings
+from holmes_hpc.launch.slurm.allocation import allocate
+from holmes_hpc.launch.slurm.meeting import Meeting
 from holmes_hpc.planner import plan
 from holmes_hpc.runs import RunFolder, Start, write_result
 from holmes_hpc.submit.components import job_components

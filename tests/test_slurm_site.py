@@ -12,7 +12,7 @@ from holmes_hpc import cli
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
-from holmes_hpc.launch.diagnosis import node_findings
+from holmes_hpc.launch.node.diagnosis import node_findings
 from holmes_hpc.submit import fit
 from holmes_hpc.submit.fit import check_fit, check_submission, matches
 from holmes_hpc.submit.inventory import Inventory, read_saved

@@ -11,7 +11,7 @@ from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.cluster.slurm import read_allocation, read_place
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import LaunchImpossibleError
-from holmes_hpc.launch.in_allocation import allocation_command, step_environment
+from holmes_hpc.launch.slurm.in_allocation import allocation_command, step_environment
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.submit import Decision, decide_mode
 from holmes_hpc.submit.mode import Probes

@@ -15,9 +15,9 @@ import torch.distributed as dist
 from holmes_hpc.comm.activity import OUTSIDE, Activity, Doing, Wait
 from holmes_hpc.comm.groups import Communicator, connect
 from holmes_hpc.comm.networks import NodeNetworks
-from holmes_hpc.engine.beats import Beat, Pulse, read_beat, write_beat
-from holmes_hpc.engine.hang import Evidence, Hang, explain
-from holmes_hpc.engine.watch import Watch
+from holmes_hpc.engine.watchdog.beats import Beat, Pulse, read_beat, write_beat
+from holmes_hpc.engine.watchdog.hang import Evidence, Hang, explain
+from holmes_hpc.engine.watchdog.watch import Watch
 from holmes_hpc.errors import NetworkError
 from holmes_hpc.runs import RunFolder, Start
 from holmes_hpc.values import Group

@@ -16,7 +16,6 @@ from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.reduce import all_reduce_scalars
 from holmes_hpc.data import Dataset
 from holmes_hpc.engine.batch import TrainingBatches, validation_batches
-from holmes_hpc.engine.checkpoints import Checkpoints, Saved
 from holmes_hpc.engine.executor import Executor
 from holmes_hpc.engine.gradients import NORM_GUARD, Gradients
 from holmes_hpc.engine.guard import Guard
@@ -26,17 +25,18 @@ from holmes_hpc.engine.parameters import Gatherer
 from holmes_hpc.engine.precision import DTYPES
 from holmes_hpc.engine.receives import arrivals
 from holmes_hpc.engine.records import Records
-from holmes_hpc.engine.saved_state import ModelState, ParameterPieces, RandomState, ShardedState
+from holmes_hpc.engine.saving.checkpoints import Checkpoints, Saved
+from holmes_hpc.engine.saving.optimizer_state import StateEntry, state_entries
+from holmes_hpc.engine.saving.saved_state import ModelState, ParameterPieces, RandomState, ShardedState
 from holmes_hpc.engine.sharing import share_numbers
-from holmes_hpc.engine.state import StateEntry, state_entries
 from holmes_hpc.engine.timeline import Timeline
-from holmes_hpc.engine.validation import forward_actions
 from holmes_hpc.errors import RunFailedError
 from holmes_hpc.metrics import RankReport, StepMetrics, Stragglers, Usage
 from holmes_hpc.metrics.step import BY_RANK_EVERY, memory_by_rank
 from holmes_hpc.metrics.usage import memory_gib
 from holmes_hpc.planner import build_schedule
 from holmes_hpc.runs import RunFolder
+from holmes_hpc.schedule.forward_only import forward_actions
 from holmes_hpc.values import Action, ActionKind, Plan
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holmes_hpc.errors import HolmesError
-from holmes_hpc.launch.interruption import INTERRUPTED
+from holmes_hpc.launch.follow.interruption import INTERRUPTED
 from holmes_hpc.launch.train import run
 from holmes_hpc.runs import RunFolder, last_metrics, read_result
 from holmes_hpc.submit.board import aligned

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 
-from holmes_hpc.launch.stopping import block_signals
+from holmes_hpc.launch.slurm.stopping import block_signals
 
 
 def main(arguments: list[str]) -> int:
@@ -18,7 +18,7 @@ def main(arguments: list[str]) -> int:
 
     from holmes_hpc.cluster.slurm.step import read_step
     from holmes_hpc.errors import HolmesError
-    from holmes_hpc.launch.slurm_rank import be_rank
+    from holmes_hpc.launch.slurm.rank import be_rank
     from holmes_hpc.runs import RunFolder
 
     folder = RunFolder(Path(arguments[0]))
@@ -46,6 +46,6 @@ def _redirect_output(path: os.PathLike[str]) -> None:
 if __name__ == "__main__":
     block_signals()
     status = main(sys.argv[1:])
-    from holmes_hpc.launch.leaving import leave_process
+    from holmes_hpc.launch.rank.leaving import leave_process
 
     leave_process(status)

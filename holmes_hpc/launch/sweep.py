@@ -14,7 +14,7 @@ from typing import Any
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import HolmesError, LaunchImpossibleError
 from holmes_hpc.launch.in_turn import run_in_turn
-from holmes_hpc.launch.job_plan import plan_for_job
+from holmes_hpc.launch.slurm.job_plan import plan_for_job
 from holmes_hpc.launch.train import check_before, make_folder, refuse_unsupported, settle_resume
 from holmes_hpc.runs import read_result
 from holmes_hpc.runs.files import write_json_atomic

@@ -18,16 +18,16 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.data.before import check_data_files
 from holmes_hpc.errors import ConfigurationError
-from holmes_hpc.launch.backend import backend_here
-from holmes_hpc.launch.ended import settle_ended
-from holmes_hpc.launch.here import run_here
-from holmes_hpc.launch.in_allocation import run_as_rank, run_in_allocation
-from holmes_hpc.launch.job_plan import plan_for_job
-from holmes_hpc.launch.node_report import read_node
-from holmes_hpc.launch.on_slurm import show_dry_run, submit_and_follow
-from holmes_hpc.launch.resume import resolve_resume
+from holmes_hpc.launch.here.ended import settle_ended
+from holmes_hpc.launch.here.resume import resolve_resume
+from holmes_hpc.launch.here.run import run_here
+from holmes_hpc.launch.node.backend import backend_here
+from holmes_hpc.launch.node.node_report import read_node
+from holmes_hpc.launch.slurm.in_allocation import run_as_rank, run_in_allocation
+from holmes_hpc.launch.slurm.job_plan import plan_for_job
+from holmes_hpc.launch.slurm.run import show_dry_run, submit_and_follow
 from holmes_hpc.planner import bind, plan, render, search_progress
-from holmes_hpc.planner.describe import in_a_line
+from holmes_hpc.planner.telling.describe import in_a_line
 from holmes_hpc.runs import RunFolder, describe_job, heal, read_result
 from holmes_hpc.runs.place import check_place
 from holmes_hpc.submit import Decision, decide_mode

@@ -21,9 +21,9 @@ from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.cluster.calibrated import CalibratedGpu, to_json
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.paths import unreadable
-from holmes_hpc.planner.explain.restore import restore
-from holmes_hpc.planner.explain.retrace import retrace
-from holmes_hpc.planner.settings import Task
+from holmes_hpc.planner.task import Task
+from holmes_hpc.planner.telling.restore import restore
+from holmes_hpc.planner.telling.retrace import retrace
 from holmes_hpc.runs import RunFolder, read_json_lines
 from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.runs.result import median_step_seconds

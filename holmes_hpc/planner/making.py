@@ -10,16 +10,16 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.cluster.host import speed_words
 from holmes_hpc.cluster.measured import links_in_words
-from holmes_hpc.planner.describe import seconds_words
-from holmes_hpc.planner.fewer_nodes import faster_on_fewer, left_out
+from holmes_hpc.planner.cost.network import Resource
 from holmes_hpc.planner.garbage import rare_collections
-from holmes_hpc.planner.network_cost import Resource
-from holmes_hpc.planner.priced import Priced
-from holmes_hpc.planner.schedules import make_schedule, slow_hops
-from holmes_hpc.planner.search import search
-from holmes_hpc.planner.settings import PlanSettings, Task
-from holmes_hpc.planner.slow_links import limiting_link
-from holmes_hpc.planner.traffic import Load, busy_seconds, loads, network_bytes, resource_words
+from holmes_hpc.planner.search.fewer_nodes import faster_on_fewer, left_out
+from holmes_hpc.planner.search.priced import Priced
+from holmes_hpc.planner.search.search import search
+from holmes_hpc.planner.simulation.traffic import Load, busy_seconds, loads, network_bytes, resource_words
+from holmes_hpc.planner.task import PlanSettings, Task
+from holmes_hpc.planner.telling.describe import seconds_words
+from holmes_hpc.planner.telling.slow_links import limiting_link
+from holmes_hpc.schedule.building import make_schedule, slow_hops
 from holmes_hpc.values import NetworkBytes, Plan, RankPlace, Rejected
 from holmes_hpc.words import counted
 

@@ -11,8 +11,6 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.cluster.nics import NICS
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
-from holmes_hpc.planner.describe import seconds_words
-from holmes_hpc.planner.explain.restore import restore
 from holmes_hpc.planner.making import plan as make_plan
 from holmes_hpc.planner.megatron_export.arguments import model_arguments, plan_arguments
 from holmes_hpc.planner.megatron_export.as_run import predict_as_run, within_megatron
@@ -25,7 +23,9 @@ from holmes_hpc.planner.megatron_export.scripts import (
     rank_table,
     run_script,
 )
-from holmes_hpc.planner.shapes import divisors
+from holmes_hpc.planner.strategies.shapes import divisors
+from holmes_hpc.planner.telling.describe import seconds_words
+from holmes_hpc.planner.telling.restore import restore
 from holmes_hpc.values import Plan, Prediction
 from holmes_hpc.words import counted
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.explain.restore import restore
-from holmes_hpc.planner.groups import GroupRules, find_groups
+from holmes_hpc.planner.layout.groups import GroupRules, find_groups
 from holmes_hpc.planner.megatron_export.arguments import ACTIVATIONS, NORMALIZATIONS
 from holmes_hpc.planner.megatron_export.communicators import ETHERNET
-from holmes_hpc.planner.predict import predict
+from holmes_hpc.planner.simulation.predict import predict
+from holmes_hpc.planner.telling.restore import restore
 from holmes_hpc.values import Group, Plan, Prediction, ScheduleChoice
 
 _KINDS = {"tensor": "tp", "pipeline": "pp", "data": "dp", "embedding": "embd"}

@@ -1,0 +1,162 @@
+"""The checkpoints of a run: which state is saved when, and where a run takes up again."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from holmes_hpc import __version__
+from holmes_hpc.architecture import Architecture
+from holmes_hpc.checkpoint.entries import Entry
+from holmes_hpc.checkpoint.index import read_index
+from holmes_hpc.checkpoint.model import check_model, model_description
+from holmes_hpc.checkpoint.naming import candidates, looking_again, newest_first, tidy
+from holmes_hpc.checkpoint.reading import fill
+from holmes_hpc.comm.groups import Communicator
+from holmes_hpc.data import Dataset
+from holmes_hpc.engine.saving.resuming import load_newest
+from holmes_hpc.engine.saving.saved_state import SavedState
+from holmes_hpc.engine.saving.saver import Saver, Say
+from holmes_hpc.engine.sharing import share_texts
+from holmes_hpc.errors import CheckpointError
+from holmes_hpc.runs import RunFolder
+from holmes_hpc.values import Plan
+
+_TRAIN_SETTINGS = ("seed", "steps", "global_batch_size", "precision")
+_OPTIMIZER_SETTINGS = ("name", "lr", "min_lr", "warmup_steps", "decay_steps", "beta1", "beta2", "epsilon", "momentum",
+                       "weight_decay", "clip_grad_norm")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint is of: the run's settings, and the `parts` of its state by name, the optimizer first."""
+
+    plan: Plan
+    architecture: Architecture
+    dataset: Dataset
+    train: Any
+    optimizer: Any
+    parts: Mapping[str, SavedState]
+
+
+class Checkpoints:
+    """Resumes, and saves every `train.checkpoint_every` steps and after the last one.
+
+    All ranks call every method at the same points of the training; a failed save shows at a later one, at the latest
+    in `finish`.
+    """
+
+    def __init__(self, saved: Saved, communicator: Communicator, folder: RunFolder, say: Say) -> None:
+        self._saved, self._communicator, self._folder, self._say = saved, communicator, folder, say
+        self._every = saved.train.checkpoint_every
+        self._loading: Mapping[str, SavedState] = {}
+        self._settings_before: Mapping[str, Any] = {}
+        self._newest = 0
+        token = share_texts(secrets.token_hex(4), communicator)[0]
+        self._saver = Saver(folder.checkpoints, communicator, token=token, keep=saved.train.keep_checkpoints,
+                            goes_on=saved.train.on_save_error == "continue", say=say,
+                            texts={"plan.json": saved.plan.to_json()})
+
+    def resume(self) -> int:
+        """Take up the newest checkpoint that `train.resume` allows; return its step, 0 for a fresh start.
+
+        Raises CheckpointError when there are checkpoints and none can be used, or none can be written.
+        """
+        if self._every:
+            self._saver.probe()
+        found = self._candidates() if self._communicator.rank == 0 else []
+        self._newest = load_newest(found, self._load, self._communicator, self._say)
+        if self._newest:
+            for part in self._loading.values():
+                part.loaded()
+            self._say_differences()
+        return self._newest
+
+    def after_step(self, step: int) -> None:
+        """Bring a save on, or begin one where one is due. Raises CheckpointError (see `train.on_save_error`)."""
+        if self._every and (step % self._every == 0 or step == self._saved.train.steps):
+            self.save(step)
+        else:
+            self._saver.poll()
+
+    def save(self, step: int) -> None:
+        """Begin to save the state after `step`."""
+        entries = [entry for part in self._saved.parts.values() for entry in part.state_entries()]
+        self._saver.save(step, entries, self._extra(step))
+        self._newest = step
+
+    def stop(self, step: int) -> None:
+        """Save the state after `step` even where none is due, and wait until it is complete. Raises as `after_step`."""
+        if step > self._newest:
+            self.save(step)
+        self.finish()
+
+    def finish(self) -> None:
+        """Wait until the last checkpoint is complete. Raises as `after_step`."""
+        self._saver.finish()
+
+    def _candidates(self) -> Iterable[Path]:
+        """Return what to resume from, the best first: this run's own checkpoints, then those of `train.resume`."""
+        try:
+            for path in tidy(self._folder.checkpoints):
+                self._say(f"checkpoint {path} was whole when its writer ended, and has its name now")
+        except OSError as error:
+            self._say(f"WARNING: what ended writers left in {self._folder.checkpoints} cannot be cleared away: "
+                      f"{error.strerror or error}")
+        return looking_again(self._look)
+
+    def _look(self) -> list[Path]:
+        wanted = self._saved.train.resume
+        if wanted == "never":
+            return []
+        own = newest_first(self._folder.checkpoints)
+        return own if wanted == "auto" else own + candidates(Path(wanted))
+
+    def _load(self, path: Path) -> int:
+        index = read_index(path)
+        check_model(index, self._saved.architecture)
+        states = dict(index.extra.get("parts", {}))
+        present = {name: part for name, part in self._saved.parts.items() if name in states}
+        if not {"model", "optimizer"} <= set(present):
+            raise CheckpointError("it is foreign: it holds no model and optimizer")
+        for name, part in present.items():
+            part.load_state(states[name])
+        entries: list[Entry] = [entry for part in present.values() for entry in part.state_entries()]
+        fill(path, index, entries)
+        self._loading, self._settings_before = present, index.extra.get("settings", {})
+        return index.step
+
+    def _say_differences(self) -> None:
+        differences = list(_differences(self._settings_before, self._settings()))
+        if differences and self._communicator.rank == 0:
+            self._say("since this checkpoint was made, settings have changed, so the run goes on otherwise than it "
+                      f"would have: {', '.join(differences)}")
+
+    def _extra(self, step: int) -> dict[str, Any]:
+        return {
+            "holmes_hpc": __version__,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "run": str(self._folder.path),
+            "world_size": self._saved.plan.world_size,
+            "data": {"seed": self._saved.train.seed, "next_step": step + 1},
+            "settings": self._settings(),
+            "model": model_description(self._saved.architecture),
+            "parts": {name: part.state() for name, part in self._saved.parts.items()},
+        }
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the settings that the course of the training depends on."""
+        saved = self._saved
+        settings = {f"train.{name}": saved.train[name] for name in _TRAIN_SETTINGS}
+        settings |= {f"optimizer.{name}": saved.optimizer[name] for name in _OPTIMIZER_SETTINGS}
+        return settings | {"the data's fingerprint": saved.dataset.fingerprint()}
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in now.items():
+        if name in before and before[name] != value:
+            yield f"{name} was {before[name]} and is {value}"

@@ -1,0 +1,98 @@
+"""The watchdog of a rank: a thread that gives signs of life, and ends the rank when it is stuck in a group."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from holmes_hpc.comm.activity import OUTSIDE, Doing, Wait
+from holmes_hpc.comm.groups import Communicator
+from holmes_hpc.engine.watchdog.beats import Beat, Pulse, write_beat
+from holmes_hpc.engine.watchdog.hang import Evidence, Hang, explain
+from holmes_hpc.runs import RunFolder
+
+MARGIN_SECONDS = 2.0
+"""How long the communication library may take to notice its own timeout, before the watchdog ends the rank."""
+
+_LONG_WAIT = 0.8
+"""A broken operation that took this share of the timeout was a hang; a shorter one lost a rank that ended."""
+
+
+class Watch:
+    """Watches one rank while it trains.
+
+    `at_hang` is called by the watchdog's thread when the rank has waited in a group for longer than the timeout and
+    the library did not say so; it should end the process, whose main thread cannot. Time in which the whole process
+    was stopped, as Slurm's suspend does, does not count.
+    """
+
+    def __init__(self, communicator: Communicator, folder: RunFolder, timeout_seconds: float,
+                 at_hang: Callable[[Hang], None]) -> None:
+        self._communicator, self._folder, self._at_hang = communicator, folder, at_hang
+        self._activity, self._rank = communicator.activity, communicator.rank
+        self._timeout_seconds = timeout_seconds
+        self._interval_seconds = min(5.0, timeout_seconds / 20)
+        self._silent_after_seconds = min(timeout_seconds / 3, max(1.0, 4 * self._interval_seconds))
+        self._pulse = Pulse(folder, range(communicator.world_size))
+        self._clock = 0.0
+        self._changed = 0.0
+        self._number = 0
+        self._end = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> None:
+        """Give the first sign of life and begin to watch."""
+        self._beat(self._activity.now)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching."""
+        self._end.set()
+
+    def explain_failure(self) -> Hang | None:
+        """Say what an operation waited for that has just failed; None where it did not wait for long.
+
+        The rank counts as ended from here on, so that others do not take it for the cause.
+        """
+        self.stop()
+        wait = self._activity.last_wait
+        hang = None
+        if wait.seconds >= _LONG_WAIT * self._timeout_seconds:
+            with self._lock:
+                hang = self._explain(wait)
+        write_beat(self._folder, self._rank, Beat.of(self._number + 1, self._activity.now, 0.0, ended=True))
+        return hang
+
+    def _run(self) -> None:
+        before, changes = time.monotonic(), -1
+        while not self._end.wait(self._interval_seconds):
+            now = time.monotonic()
+            self._clock += min(now - before, 2 * self._interval_seconds)
+            before = now
+            doing, seen = self._activity.now, self._activity.changes
+            if seen != changes:
+                changes, self._changed = seen, self._clock
+                self._pulse.forget()
+            self._beat(doing)
+            stuck = self._clock - self._changed
+            if doing.group != OUTSIDE and stuck > self._timeout_seconds / 2:
+                with self._lock:
+                    self._pulse.look(self._clock)
+            if doing.group != OUTSIDE and stuck > self._timeout_seconds + MARGIN_SECONDS:
+                self._at_hang(self._explain(Wait(doing, stuck)))
+                return
+
+    def _beat(self, doing: Doing) -> None:
+        self._number += 1
+        write_beat(self._folder, self._rank, Beat.of(self._number, doing, self._clock - self._changed))
+
+    def _explain(self, wait: Wait) -> Hang:
+        self._pulse.look(self._clock)
+        silent = {rank: self._pulse.silent_seconds(rank, self._clock)
+                  for rank in range(self._communicator.world_size)}
+        silent = {rank: seconds for rank, seconds in silent.items() if seconds >= self._silent_after_seconds}
+        group = self._communicator.describe_index(wait.doing.group)
+        return explain(Evidence(self._communicator.plan, self._rank, wait, group, self._pulse.beats, silent,
+                                self._timeout_seconds, self._folder.logs))

@@ -1,0 +1,1 @@
+"""Following a run from outside: progress on a console, how it failed, what interrupts it."""

@@ -1,0 +1,124 @@
+"""Runs a plan on this machine: on the emulated cluster, or as plain local processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from holmes_hpc.cluster import ClusterDescription, Machine
+from holmes_hpc.emulation.network import EmulatedNetwork, emulated_network
+from holmes_hpc.emulation.world import World, WorldContext, start_world
+from holmes_hpc.errors import HolmesError
+from holmes_hpc.launch.follow.failure import FailureReport
+from holmes_hpc.launch.follow.interruption import INTERRUPTED, InterruptedRunError, interruptible
+from holmes_hpc.launch.follow.progress import Reporter, make_reporter
+from holmes_hpc.launch.here.ended import RESERVE, RESERVED_BYTES, clear_ended, with_way_on
+from holmes_hpc.launch.here.supervisor import supervise
+from holmes_hpc.launch.node.backend import backend_here
+from holmes_hpc.launch.node.node_report import read_node
+from holmes_hpc.launch.rank.settings import RankSettings
+from holmes_hpc.runs import RunFolder, read_metrics, write_job, write_result
+from holmes_hpc.values import Plan
+
+LOG = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.1
+
+
+def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFolder, mode: str) -> int:
+    """Run a bound plan on this machine, follow it, and return the exit status of the command."""
+    folder.forget_attempt()
+    network = emulated_network(cluster) if mode == "emulated" else None
+    ranks = _rank_settings(plan, config, cluster, folder, network)
+    folder.write_text(folder.path / RESERVE, "." * RESERVED_BYTES)
+    write_job(folder, ranks=[(settings.rank, settings.node, None) for settings in ranks],
+              emulated=network is not None, environment=os.environ)
+
+    def body(context: WorldContext) -> int:
+        return supervise(context, ranks)
+
+    with interruptible(), make_reporter(config.train.steps, sys.stderr) as reporter:
+        world: World | None = None
+        failure = FailureReport(folder)
+        try:
+            world = start_world(network, body)
+            status = _follow(world, folder, reporter, failure)
+        except InterruptedRunError as interruption:
+            if world is not None:
+                world.kill()
+            ended = _write_end(folder, "failed", f"interrupted by {interruption}", emulated=network is not None)
+            LOG.warning("%s; the run is ended, its folder is %s", ended, folder.path)
+            return INTERRUPTED
+    if status == 0:
+        _write_end(folder, "completed", None, emulated=network is not None)
+        return 0
+    LOG.error("%s", _write_end(folder, "failed", failure.message(), emulated=network is not None))
+    return 1
+
+
+def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFolder,
+                   network: EmulatedNetwork | None) -> list[RankSettings]:
+    machine = Machine.emulated(cluster)
+    mode = "local" if network is None else "emulated"
+    backend = backend_here(str(config.launch.backend), mode, cluster, read_node("here").gpus)
+    host = "127.0.0.1" if network is None else network.node(plan.ranks[0].slot).ethernet_address
+    settings = []
+    for place in plan.ranks:
+        node = cluster.node_of(place.rank)
+        interfaces: Mapping[str, str]
+        if network is None:
+            interfaces = dict.fromkeys({"local", "ethernet", node.network}, "lo")
+        else:
+            interfaces = network.node(place.slot).interface_names
+        settings.append(RankSettings(
+            rank=place.rank, node=str(place.node), slot=place.slot, plan=plan, config=config, folder=folder,
+            interfaces=interfaces, host=host, peak_tflops=machine.tflops(node, config.train.precision),
+            emulated=network is not None, counts_bytes=network is not None and place.local_rank == 0,
+            rendezvous_path=folder.rendezvous_path, backend=backend,
+        ))
+    return settings
+
+
+def _follow(world: World, folder: RunFolder, reporter: Reporter, failure: FailureReport) -> int:
+    seen = len(read_metrics(folder))  # of a run that goes on
+    while True:
+        status = world.poll()
+        for event in world.events(timeout_seconds=POLL_SECONDS):
+            _handle(event, world, folder, reporter, failure)
+        rows = read_metrics(folder)
+        for row in rows[seen:]:
+            reporter.step(row)
+        seen = len(rows)
+        if status is not None:
+            return status
+
+
+def _handle(event: dict[str, Any], world: World, folder: RunFolder, reporter: Reporter,
+            failure: FailureReport) -> None:
+    if event["event"] == "progress":
+        reporter.starting(event["done"], event["total"], event["description"])
+    elif event["event"] == "started":
+        outer = world.outer_pids()
+        write_job(folder, ranks=[(r["rank"], r["node"], outer.get(r["pid"], r["pid"])) for r in event["ranks"]])
+    elif event["event"] == "said":
+        LOG.info("%s", event["text"])
+    elif event["event"] in ("ended", "failed"):
+        failure.add(event)
+
+
+def _write_end(folder: RunFolder, status: str, error: str | None, *, emulated: bool) -> str | None:
+    """Write the result into the space that was kept for it, so that a full disk cannot hide how the run ended.
+
+    All processes of the run are gone. Return the error, and with it how to go on.
+    """
+    clear_ended(folder)
+    if error is not None:
+        error = with_way_on(folder, error)
+    try:
+        write_result(folder, status=status, error=error, emulated=emulated)
+    except HolmesError as refused:
+        LOG.error("the result was not written: %s", refused)
+    return error

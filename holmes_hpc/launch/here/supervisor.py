@@ -1,0 +1,72 @@
+"""Starts the ranks of a run on this machine and watches them; runs as their parent."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from holmes_hpc.emulation.cores import bind_to_cores
+from holmes_hpc.emulation.world import WorldContext
+from holmes_hpc.launch.rank.settings import RankSettings
+from holmes_hpc.launch.rank.torch_log import errors_only
+
+GRACE_SECONDS = 1.5
+"""How long other ranks may report their own errors after the first one ended; then they are killed."""
+
+
+def supervise(context: WorldContext, ranks: Sequence[RankSettings]) -> int:
+    """Fork all ranks, wait for them, and return 0, or 1 when any of them failed.
+
+    torch is imported once, here, so that a rank starts by a fork alone. Every rank's start and end is sent to the
+    command as an event.
+    """
+    errors_only(os.environ)
+    import torch
+
+    torch.set_num_threads(1)
+    from holmes_hpc.launch.rank.rank import run_rank
+
+    running: dict[int, RankSettings] = {}
+    for number, settings in enumerate(ranks):
+        def function(settings: RankSettings = settings, number: int = number) -> int:
+            bind_to_cores(number, len(ranks))
+            return run_rank(settings, lambda *progress: _report_progress(context, settings.rank, *progress),
+                            lambda text: _say(context, text))
+
+        pid = context.fork_rank(settings.rank, settings.node, function, settings.log_path)
+        running[pid] = settings
+    context.send({"event": "started", "ranks": [
+        {"rank": settings.rank, "node": settings.node, "pid": pid} for pid, settings in running.items()
+    ]})
+    return _watch(context, running)
+
+
+def _report_progress(context: WorldContext, rank: int, done: int, total: int, description: str) -> None:
+    if rank == 0:
+        context.send({"event": "progress", "done": done, "total": total, "description": description})
+
+
+def _say(context: WorldContext, text: str) -> None:
+    sys.stdout.write(f"{text}\n")  # the rank's log
+    sys.stdout.flush()
+    context.send({"event": "said", "text": text})
+
+
+def _watch(context: WorldContext, running: dict[int, RankSettings]) -> int:
+    failed_at: float | None = None
+    while running:
+        if failed_at is not None and time.monotonic() - failed_at > GRACE_SECONDS:
+            context.end_ranks(grace_seconds=0.0)
+            return 1
+        ended = context.wait(timeout_seconds=GRACE_SECONDS / 10 if failed_at else None)
+        if ended is None or ended[0] not in running:
+            continue
+        pid, status = ended
+        settings = running.pop(pid)
+        if status != 0:
+            context.send({"event": "ended", "rank": settings.rank, "node": settings.node, "slot": settings.slot,
+                          "status": status})
+            failed_at = failed_at or time.monotonic()
+    return 0 if failed_at is None else 1

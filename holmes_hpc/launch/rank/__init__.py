@@ -1,0 +1,1 @@
+"""Being a rank, wherever it was started: rendezvous, training, watching the others, leaving."""

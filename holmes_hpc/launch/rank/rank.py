@@ -1,0 +1,132 @@
+"""One rank, from its first line to its exit status."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+
+from holmes_hpc.architecture import Architecture
+from holmes_hpc.cluster.nccl import device_index
+from holmes_hpc.comm.groups import Communicator, connect
+from holmes_hpc.comm.networks import NodeNetworks
+from holmes_hpc.comm.reduce import all_reduce_scalars
+from holmes_hpc.data import Dataset, open_dataset
+from holmes_hpc.engine import Job, Trainer
+from holmes_hpc.engine.sharing import share_numbers
+from holmes_hpc.errors import DataError, HolmesError
+from holmes_hpc.launch.node.backend import GLOO, NCCL
+from holmes_hpc.launch.rank.probing import measure_links
+from holmes_hpc.launch.rank.rendezvous import open_store
+from holmes_hpc.launch.rank.settings import RankSettings
+from holmes_hpc.launch.rank.watching import report_error, watched
+from holmes_hpc.metrics import StepMetrics, Usage
+from holmes_hpc.runs import update_job
+
+Progress = Callable[[int, int, str], None]
+Say = Callable[[str], None]
+
+PREEMPTED = 3
+
+
+def run_rank(settings: RankSettings, progress: Progress, say: Say) -> int:
+    """Train as one rank and return its exit status; what went wrong is left in the run folder.
+
+    The status is 3 where the ranks were told to stop and have saved their state.
+    `say` tells the user a line.
+    """
+    try:
+        completed = _train(settings, progress, say)
+    except Exception as error:
+        report_error(settings, error)
+        traceback.print_exc()
+        return error.exit_status if isinstance(error, HolmesError) else 1
+    return 0 if completed else PREEMPTED
+
+
+def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
+    torch.set_num_threads(1)
+    config, plan = settings.config, settings.plan
+    architecture = Architecture.from_config(config.model)
+    dataset = open_dataset(config.data, architecture)
+    store = open_store(settings, config.train.start_timeout_seconds)
+    networks = NodeNetworks(settings.node, settings.interfaces, settings.slot.split("/")[0])
+    backend = settings.backend or _backend()
+    communicator = connect(
+        store, settings.rank, plan.world_size, plan, networks,
+        backend=backend, device=_device(settings) if backend == NCCL else None,
+        start_timeout=timedelta(seconds=config.train.start_timeout_seconds),
+        train_timeout=timedelta(seconds=config.train.timeout_seconds),
+        progress=progress,
+        gloo_threads=config.launch.gloo_threads,
+    )
+    if settings.job_id is not None:
+        _write_job(settings, communicator)
+    _compare_data(settings, dataset, communicator)
+    if config.launch.probe or config.launch.probe_only:
+        measure_links(settings, communicator)
+    if config.launch.probe_only:
+        communicator.barrier()
+        communicator.close()
+        return True
+    usage = _usage(settings)
+    metrics = StepMetrics(plan, architecture, settings.peak_tflops, settings.emulated)
+    job = Job(plan, settings.rank, architecture, dataset, communicator, settings.folder, metrics, usage,
+              config.train, config.optimizer, say, settings.stop_requested)
+    with watched(communicator, settings):
+        completed = Trainer(job).run()
+        communicator.barrier()  # the first rank that leaves may take the others with it
+    communicator.close()
+    return completed
+
+
+def _backend() -> str:
+    """Return the communication library of a local run with enough GPUs: NCCL where torch has it and sees them."""
+    return NCCL if torch.cuda.is_available() and torch.distributed.is_nccl_available() else GLOO
+
+
+def _device(settings: RankSettings) -> torch.device:
+    """Return this rank's GPU, which torch uses from now on. Raises ConfigurationError where there are too few."""
+    place = settings.plan.ranks[settings.rank]
+    tasks = sum(other.node == place.node for other in settings.plan.ranks)
+    index = device_index(place.local_rank, torch.cuda.device_count(), tasks)
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def _write_job(settings: RankSettings, communicator: Communicator) -> None:
+    """Let rank 0 write the pid of every rank into job.json."""
+    pids = share_numbers(float(os.getpid()), communicator)
+    if settings.rank == 0:
+        update_job(settings.folder, [(place.rank, str(place.node), int(pids[place.rank]))
+                                     for place in settings.plan.ranks],
+                   restarts=settings.restarts, job_id=str(settings.job_id))
+
+
+def _compare_data(settings: RankSettings, dataset: Dataset, communicator: Communicator) -> None:
+    """Check that all nodes read the same tokens: the first stage's and the last one's must be of one text.
+
+    Raises DataError that names the ranks whose data differ from rank 0's.
+    """
+    digests = torch.zeros(settings.plan.world_size, dtype=torch.int64)
+    digests[settings.rank] = int(hashlib.sha256(dataset.fingerprint().encode()).hexdigest()[:15], 16)
+    all_reduce_scalars(digests, communicator.world, communicator)
+    unlike = [place for place in settings.plan.ranks if digests[place.rank] != digests[0]]
+    if unlike:
+        names = ", ".join(f"{place.rank} on {place.node}" for place in unlike)
+        raise DataError(
+            f"data.name={settings.config.data.name}: ranks {names} read other tokens than rank 0; with python_docs "
+            "every node needs the same Python, with files the same files (data.path)"
+        )
+
+
+def _usage(settings: RankSettings) -> Usage:
+    if not settings.counts_bytes:
+        return Usage(None, None)
+    interfaces = settings.interfaces
+    fabric = [name for network, name in interfaces.items() if network not in ("local", "ethernet")]
+    return Usage(interfaces.get("ethernet"), fabric[0] if fabric else None)

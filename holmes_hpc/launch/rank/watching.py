@@ -1,0 +1,54 @@
+"""Runs the training of a rank under its watchdog, and turns a hang into an error that names who caused it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from holmes_hpc.comm.groups import Communicator
+from holmes_hpc.engine.watchdog.hang import Hang
+from holmes_hpc.engine.watchdog.watch import Watch
+from holmes_hpc.errors import HangError, HolmesError, NetworkError
+from holmes_hpc.launch.rank.settings import RankSettings
+
+
+@contextmanager
+def watched(communicator: Communicator, settings: RankSettings) -> Iterator[None]:
+    """Watch the body. Raises HangError in place of a NetworkError after a wait of train.timeout_seconds.
+
+    Where the rank waits on although the time is over, the process ends with status 1 and the same error in its file.
+    """
+    def end(hang: Hang) -> None:
+        error = HangError(hang.message)
+        report_error(settings, error)
+        sys.stderr.write(f"{error}\n")
+        sys.stderr.flush()
+        os._exit(error.exit_status)
+
+    watch = Watch(communicator, settings.folder, settings.config.train.timeout_seconds, end)
+    watch.start()
+    try:
+        yield
+    except NetworkError as error:
+        hang = watch.explain_failure()
+        if hang is not None:
+            raise HangError(hang.message) from error
+        raise
+    finally:
+        watch.stop()
+
+
+def report_error(settings: RankSettings, error: Exception) -> None:
+    """Leave in the run folder what went wrong on this rank."""
+    report = {
+        "type": type(error).__name__,
+        "message": str(error),
+        "ours": isinstance(error, HolmesError),
+        "names_rank": getattr(error, "names_rank", False),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+    settings.folder.rank_error_path(settings.rank).write_text(json.dumps(report, indent=2))

@@ -1,0 +1,73 @@
+"""Kinds of nodes: equal nodes are one kind, and the search counts nodes of kinds instead of naming them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holmes_hpc.cluster import Machine, Node
+from holmes_hpc.planner.task import Task
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """Equal nodes of one fabric, in rank order; a kind is only equal to itself, which makes it a cheap key."""
+
+    nodes: tuple[Node, ...]
+
+    @property
+    def node(self) -> Node:
+        """One of the equal nodes."""
+        return self.nodes[0]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of each node."""
+        return self.node.gpus
+
+    @property
+    def total_gpus(self) -> int:
+        """GPUs of all nodes."""
+        return self.gpus * len(self.nodes)
+
+    @property
+    def fabric(self) -> str:
+        """The fabric of the nodes."""
+        return self.node.fabric
+
+    @property
+    def name(self) -> str:
+        """The kind for people: fabric and GPU."""
+        return self.fabric if self.node.gpu in self.fabric else f"{self.fabric} {self.node.gpu}"
+
+
+def node_kinds(task: Task) -> tuple[Kind, ...]:
+    """Return the kinds of nodes of a cluster, in order of first appearance."""
+    kinds: dict[tuple[object, ...], list[Node]] = {}
+    for node in task.cluster.nodes:
+        key = (node.fabric, node.gpu, node.gpus, node.nic, node.nics, node.ethernet_gbps)
+        kinds.setdefault(key, []).append(node)
+    return tuple(Kind(tuple(nodes)) for nodes in kinds.values())
+
+
+def on_nodes(task: Task, slots: Iterable[str]) -> Task:
+    """Return the task on some of the cluster's nodes: ranks are numbered anew over those, in the same order.
+
+    A plan on fewer nodes than the cluster has names only their slots, so that the launcher starts only these and
+    `world_size` stays the number of ranks launched.
+    """
+    kept = frozenset(slots)
+    if kept == {node.slot for node in task.cluster.nodes}:
+        return task
+    key = "on nodes", kept
+    if key not in task.derived:
+        cluster = task.cluster.only(kept)
+        if task.machine.has_real_emulation:
+            machine = Machine.emulated(cluster, shaped=task.machine.shaped)
+        else:
+            kinds = {node.gpu: task.machine.gpus[node.gpu] for node in cluster.nodes}
+            machine = dataclasses.replace(task.machine, cluster=cluster, gpus=kinds)
+        task.derived[key] = dataclasses.replace(task, cluster=cluster, machine=machine)
+    found: Task = task.derived[key]
+    return found

@@ -1,0 +1,1 @@
+"""The search: what strategies propose is simulated, changed a little, and the fastest is chosen."""

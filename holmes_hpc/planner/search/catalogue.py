@@ -1,0 +1,124 @@
+"""The strategies that propose layouts, built in or added by a plug-in, and what each takes for granted."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holmes_hpc import registry
+from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.layout.pipelines import build_pipelines, count_microbatches
+from holmes_hpc.planner.strategies.estimates import (
+    Candidate,
+    ShapeFacts,
+    StagePrices,
+    make_candidate,
+    micro_batch_sizes,
+)
+from holmes_hpc.planner.strategies.flashflex import flashflex_proposals
+from holmes_hpc.planner.strategies.holmes import holmes_shapes
+from holmes_hpc.planner.strategies.megatron import megatron_shapes
+from holmes_hpc.planner.strategies.proposals import Proposal
+from holmes_hpc.planner.strategies.shapes import Shape, tensor_degrees
+from holmes_hpc.planner.strategies.unlike import asymmetric_proposals
+from holmes_hpc.planner.task import Task
+from holmes_hpc.values import Pipeline
+from holmes_hpc.words import counted
+
+_SHAPES: dict[str, Callable[[Task, int], tuple[Shape, ...]]] = {
+    "holmes": holmes_shapes, "megatron": megatron_shapes,
+}
+_OWN: dict[str, Callable[[Task], list[Proposal]]] = {"flashflex": flashflex_proposals, "auto": asymmetric_proposals}
+"""Strategies that choose tensor-parallel degrees themselves."""
+
+
+def names() -> tuple[str, ...]:
+    """Return the strategies that `auto` compares; `auto` among them is its own search for unlike pipelines."""
+    return (*_SHAPES, "flashflex", "auto", *registry.STRATEGIES)
+
+
+def shapes_of(name: str, task: Task, tensor: int) -> tuple[Shape, ...]:
+    """Return the shapes that a strategy proposes for a tensor-parallel degree.
+
+    Raises PlanRefusedError when it has nothing to propose, or when an added one proposes what is no layout.
+    """
+    if name in _SHAPES:
+        return _SHAPES[name](task, tensor)
+    proposed = tuple(registry.STRATEGIES[name](task, tensor))
+    return tuple(_checked(name, shape, task, tensor) for shape in proposed)
+
+
+def propose_by(name: str, task: Task, tensor: int | None, refusals: list[str]) -> list[Proposal]:
+    """Return what a strategy proposes for a tensor-parallel degree (None: it chooses degrees itself).
+
+    What it refuses is added to `refusals`. Raises PlanRefusedError when it can propose nothing at all.
+    """
+    if name in _OWN:
+        if task.settings.chunks > 1:
+            raise PlanRefusedError(f"{name}: it does not plan interleaved pipelines. Set parallel.chunks=1.")
+        if task.settings.layer_split != "adaptive":
+            raise PlanRefusedError(f"{name}: it cuts layers by speed and memory itself. Set parallel.layer_split="
+                                   "adaptive, or parallel=holmes or megatron, which cut them as asked.")
+        return _OWN[name](task)
+    candidates: list[Proposal] = []
+    prices = StagePrices(task)
+    for shape in shapes_of(name, task, tensor or 1):
+        shape = shape.in_chunks(task.settings.chunks)
+        facts = ShapeFacts(task, shape, prices)
+        for size in micro_batch_sizes(task, shape):
+            try:
+                candidates.append(_proposal(task, make_candidate(task, shape, size, facts)))
+            except PlanRefusedError as refusal:
+                refusals.append(str(refusal))
+    return candidates
+
+
+def degrees_of(name: str, task: Task) -> Sequence[int | None]:
+    """Return the tensor-parallel degrees that a strategy is asked for, one after the other until one fits."""
+    return (None,) if name in _OWN else tensor_degrees(task)
+
+
+def with_defaults(task: Task, name: str) -> Task:
+    """Return the task with the defaults of Megatron where the baseline is only one of several strategies."""
+    settings = task.settings
+    if name != "megatron" or settings.strategy == "megatron":
+        return task
+    split = "uniform" if settings.layer_split == "adaptive" else settings.layer_split
+    warmup = 0 if settings.warmup_extra is None else settings.warmup_extra
+    schedule = "1f1b" if settings.schedule == "auto" else settings.schedule
+    return dataclasses.replace(task, settings=settings.replace(
+        layer_split=split, warmup_extra=warmup, schedule=schedule, turns=bool(settings.turns)))
+
+
+def _proposal(task: Task, candidate: Candidate) -> Proposal:
+    microbatches = count_microbatches(task.settings.global_batch_size, candidate.micro_batch_size)
+
+    def build() -> tuple[Pipeline, ...]:
+        return build_pipelines(candidate.shape.stages, candidate.layers, microbatches)
+
+    return Proposal(candidate.shape.strategy, candidate.words, task, candidate.micro_batch_size,
+                    candidate.shape.rules, candidate.estimate_seconds, candidate.fits, build,
+                    candidate.shape.chunks)
+
+
+def _checked(name: str, shape: Any, task: Task, tensor: int) -> Shape:
+    if not isinstance(shape, Shape):
+        raise PlanRefusedError(f"strategy {name}: it proposed a {type(shape).__name__}, not a Shape. Mend the plug-in.")
+    parts = [part for stage in shape.stages for part in stage]
+    ranks = sorted(rank for part in parts for rank in part)
+    problem = ""
+    if ranks != list(range(task.cluster.world_size)):
+        problem = f"its stages hold the ranks {ranks}, and each of 0 to {task.cluster.world_size - 1} must be in one"
+    elif any(len(part) != tensor for part in parts):
+        problem = (f"a part is a tensor-parallel group, here of {counted(tensor, 'rank')}, and it has parts of "
+                   f"{_sizes(parts)}")
+    elif any(task.cluster.node_of(rank).slot != task.cluster.node_of(part[0]).slot for part in parts for rank in part):
+        problem = "a tensor-parallel group lies inside one node"
+    if problem:
+        raise PlanRefusedError(f"strategy {name}, {shape.words!r}: {problem}. Mend the plug-in.")
+    return dataclasses.replace(shape, strategy=name)
+
+
+def _sizes(parts: list[tuple[int, ...]]) -> str:
+    return ", ".join(str(size) for size in sorted({len(part) for part in parts}))

@@ -1,0 +1,99 @@
+"""Whether some nodes alone would be faster than all: kinds of nodes left out, each division priced once.
+
+Where a slow GPU or a slow link costs more than it gives, no plan on all nodes comes near one on some of them. The
+user asked for all, so that this is told, not done, unless `parallel.leave_nodes_out` allows it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.layout.node_kinds import Kind, node_kinds, on_nodes
+from holmes_hpc.planner.search.budget import Work
+from holmes_hpc.planner.search.priced import Priced
+from holmes_hpc.planner.search.shortlist import price_best
+from holmes_hpc.planner.strategies.fleets.space import space_with_degrees
+from holmes_hpc.planner.strategies.unlike import asymmetric_proposals, micro_batch_sizes_of
+from holmes_hpc.planner.task import Task
+from holmes_hpc.planner.telling.describe import shorten
+
+_WORTH_TELLING = 0.95
+"""Of the step on all nodes, below which a step on some of them is told."""
+_MOST_KINDS = 4
+"""Kinds up to which every set of them is looked at; of more, single ones and all but one."""
+_MOST_PLANNED = 4
+_HOPED_FOR = 1.3
+"""Estimates of data parallelism alone are so much too long where sums hide behind the backward."""
+_MOST_SIMULATED = 4
+
+
+def faster_on_fewer(task: Task, step_seconds: float) -> Priced | None:
+    """Return the fastest layout found on some kinds of nodes, if it is clearly faster than `step_seconds`; else None.
+
+    Nothing where one machine emulates all nodes: there fewer are faster for want of cores, whatever the cluster.
+    """
+    if task.machine.has_real_emulation or task.settings.strategy != "auto":
+        return None
+    found = on_fewer(task, _WORTH_TELLING * step_seconds)
+    return min(found, key=lambda each: each.seconds, default=None)
+
+
+def on_fewer(task: Task, step_seconds: float) -> list[Priced]:
+    """Return layouts on some of the kinds of nodes that are faster than `step_seconds`.
+
+    Sets of kinds that are too slow even if all their GPUs computed all the time are ruled out unplanned; of the others
+    some are planned, single kinds first, and their best estimates simulated.
+    """
+    hopeful = [(bound, some) for some in _some_kinds(task) if (bound := _bound(some)) < step_seconds]
+    found: list[Priced] = []
+    for bound, some in hopeful[:_MOST_PLANNED]:
+        if bound < step_seconds:
+            found += [each for each in _priced(some, step_seconds) if each.seconds < step_seconds]
+            step_seconds = min([step_seconds, *(each.seconds for each in found)])
+    return found
+
+
+def left_out(task: Task, other: Task) -> str:
+    """Return the nodes of a task that another one does without, in words, by label: `t4 (t4/0, t4/1)`."""
+    kept = {node.slot for node in other.cluster.nodes}
+    labels: dict[str, list[str]] = {}
+    for node in task.cluster.nodes:
+        if node.slot not in kept:
+            labels.setdefault(node.label, []).append(node.slot)
+    return " and ".join(f"{label} ({shorten(slots)})" for label, slots in labels.items())
+
+
+def _some_kinds(task: Task) -> Iterator[Task]:
+    kinds = node_kinds(task)
+    settings = task.settings.replace(leave_nodes_out=False)
+    sizes = range(1, len(kinds)) if len(kinds) <= _MOST_KINDS else sorted({1, len(kinds) - 1})
+    for kept in itertools.chain.from_iterable(itertools.combinations(kinds, size) for size in sizes):
+        yield dataclasses.replace(on_nodes(task, _slots(kept)), settings=settings)
+
+
+def _slots(kinds: tuple[Kind, ...]) -> list[str]:
+    return [node.slot for kind in kinds for node in kind.nodes]
+
+
+def _bound(task: Task) -> float:
+    try:
+        space = space_with_degrees(task)
+    except PlanRefusedError:
+        return float("inf")
+    batch = task.settings.global_batch_size
+    return min((space.work_bound(size, batch // size) for size in micro_batch_sizes_of(task) if batch % size == 0),
+               default=float("inf"))
+
+
+def _priced(task: Task, step_seconds: float) -> list[Priced]:
+    try:
+        proposals = [each for each in asymmetric_proposals(task)
+                     if each.fits and each.estimate_seconds < _HOPED_FOR * step_seconds]
+    except PlanRefusedError:
+        return []
+    allowance = Work(None, task.cluster.world_size).allowance()
+    return [each for each in price_best(task, proposals, allowance, _MOST_SIMULATED)
+            if not each.reason and not each.missing]

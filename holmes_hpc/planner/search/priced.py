@@ -1,0 +1,165 @@
+"""From a layout to its price: its schedule, what a simulation of it says, and whether it can be used."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass
+
+from holmes_hpc.planner.cost.rank_memory import USABLE_FRACTION
+from holmes_hpc.planner.cost.stages import GIB
+from holmes_hpc.planner.layout.groups import GroupRules, find_groups
+from holmes_hpc.planner.layout.layout import Layout
+from holmes_hpc.planner.search.budget import Allowance
+from holmes_hpc.planner.search.schedules import candidate_schedules, first_schedule, words_of
+from holmes_hpc.planner.simulation.predict import memory_parts, predict
+from holmes_hpc.planner.strategies.memory_refusal import memory_problem
+from holmes_hpc.planner.task import Task
+from holmes_hpc.schedule.building import slow_hops
+from holmes_hpc.schedule.checking import Peaks
+from holmes_hpc.schedule.policies import in_flight_caps
+from holmes_hpc.values import Pipeline, Prediction, ScheduleChoice
+from holmes_hpc.values.capabilities import unable
+
+WORTHWHILE = 0.99
+"""Extra warm-up costs memory, so it has to save a hundredth of the step."""
+_MORE_WARMUP = 2
+"""Warm-up forwards that are tried beyond what a hop's delay asks for."""
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A layout with its schedule and what is predicted of it, on the nodes of `task`.
+
+    `reason` says why it cannot be used, if so, and `missing` what the engine of this version lacks to run it.
+    """
+
+    strategy: str
+    words: str
+    task: Task
+    layout: Layout
+    rules: GroupRules
+    schedule: ScheduleChoice
+    predicted: Prediction
+    reason: str = ""
+    missing: tuple[str, ...] = ()
+
+    @property
+    def plain_words(self) -> str:
+        """The words without those for the schedule."""
+        return self.words.removesuffix(f", {words_of(self.schedule)}")
+
+    @property
+    def seconds(self) -> float:
+        """The predicted seconds of a step."""
+        return self.predicted.step_seconds
+
+
+def price_layout(task: Task, strategy: str, words: str, pipelines: tuple[Pipeline, ...], size: int,
+                 rules: GroupRules, chunks: int = 1, like: ScheduleChoice | None = None,
+                 allowance: Allowance | None = None) -> Priced:
+    """Simulate a layout and return its price; `allowance`, if any, pays for it.
+
+    Its schedule is one like `like`, by default the one that a layout is first looked at with.
+    """
+    layout = make_layout(task, strategy, pipelines, size, rules)
+    if allowance is not None:
+        allowance.spend(task, layout)
+    if like is not None:
+        choice = _adapted(like, task, layout)
+    else:
+        # Zero bubble orders by the layout's own times.
+        needs_times = task.settings.schedule == "zero_bubble"
+        choice = candidate_schedules(task, layout, chunks)[0] if needs_times else first_schedule(task, chunks)
+    return price_schedule(task, strategy, words, layout, rules, choice)
+
+
+def make_layout(task: Task, strategy: str, pipelines: tuple[Pipeline, ...], size: int, rules: GroupRules) -> Layout:
+    """Return the layout of these pipelines; the same one for the same, to which several ways lead.
+
+    Raises PlanRefusedError where a rank would hold two slices of one unit.
+    """
+    synchronization = task.synchronization(strategy)
+    key = "layout", pipelines, size, rules, synchronization
+    if key not in task.derived:
+        groups, reductions = find_groups(task.architecture, task.cluster, pipelines, rules)
+        task.derived[key] = Layout(pipelines, groups, reductions, size, synchronization)
+    layout: Layout = task.derived[key]
+    return layout
+
+
+def _adapted(like: ScheduleChoice, task: Task, layout: Layout) -> ScheduleChoice:
+    """Return a schedule for another layout: times are those of the layout, warm-ups of single hops the largest one."""
+    if like.stage_times:
+        for choice in candidate_schedules(task, layout, like.chunks):
+            if choice.name == like.name:
+                like = dataclasses.replace(like, stage_times=choice.stage_times, hop_times=choice.hop_times)
+    return dataclasses.replace(like, hop_warmups=())
+
+
+def price_schedule(task: Task, strategy: str, words: str, layout: Layout, rules: GroupRules,
+                   choice: ScheduleChoice) -> Priced:
+    """Simulate a layout with a schedule and return its price."""
+    predicted = predict(task, layout, choice)
+    degrees = [[len(stage.ranks) for stage in pipeline.stages] for pipeline in layout.pipelines]
+    missing = tuple(unable(degrees, choice.name, task.settings.recompute))
+    return Priced(strategy, words, task, layout, rules, choice, predicted,
+                  memory_problem(task, layout, words, predicted), missing)
+
+
+def with_schedules(priced: Priced, allowance: Allowance) -> list[Priced]:
+    """Return the layout with other schedules, extra warm-up and turns, each if it pays and fits.
+
+    Each has to beat the best so far, since all of them cost something: memory, or an order that is harder to follow.
+    At least one is tried, the others and more warm-up as long as there is work left.
+    """
+    best, better = priced, []
+    choices = list(candidate_schedules(priced.task, priced.layout, priced.schedule.chunks)[1:])
+    for i, choice in enumerate(choices):
+        if i and allowance.units <= 0:
+            break
+        other = _rescheduled(priced, choice, allowance)
+        if other.seconds < WORTHWHILE * best.seconds and not other.reason:
+            best = other
+            better.append(other)
+    for _ in range(_MORE_WARMUP):
+        warmer = one_warmer(best, allowance)
+        if not warmer or warmer[0].seconds >= WORTHWHILE * best.seconds:
+            break
+        best = warmer[0]
+        better.append(best)
+    return better
+
+
+def one_warmer(priced: Priced, allowance: Allowance) -> list[Priced]:
+    """Return the layout with one more warm-up forward, whether or not that pays; nothing where it makes no sense."""
+    hops = slow_hops(priced.layout.pipelines, priced.layout.groups)
+    if (not hops or priced.task.settings.warmup_extra is not None or allowance.units <= 0
+            or priced.schedule.name == "gpipe"):
+        return []
+    choice = dataclasses.replace(priced.schedule, warmup_extra=priced.schedule.warmup_extra + 1, hop_warmups=())
+    warmer = _rescheduled(priced, choice, allowance)
+    return [] if warmer.reason else [warmer]
+
+
+def _rescheduled(priced: Priced, choice: ScheduleChoice, allowance: Allowance) -> Priced:
+    allowance.spend(priced.task, priced.layout)
+    words = ", ".join(filter(None, (priced.plain_words, words_of(choice))))
+    return price_schedule(priced.task, priced.strategy, words, priced.layout, priced.rules, choice)
+
+
+def exceeds_memory(task: Task, layout: Layout, peaks: Peaks | None = None) -> bool:
+    """Return whether a layout is known not to fit without being simulated.
+
+    `peaks` are the micro-batches in flight, if they are known. Otherwise ranks that serve one stage of one pipeline
+    keep as many as 1F1B and zero bubble let them, and at least one with any other schedule; those that serve several
+    are not judged.
+    """
+    served = Counter(rank for pipeline in layout.pipelines for stage in pipeline.stages for rank in stage.ranks)
+    exact = task.settings.schedule in ("auto", "1f1b", "zero_bubble")
+    peaks = peaks or {(rank, p, s): min(cap, layout.pipelines[p].microbatches) if exact else 1
+             for (p, s), cap in in_flight_caps(layout.pipelines, {}).items()
+             for rank in layout.pipelines[p].stages[s].ranks if served[rank] == 1}
+    memory = memory_parts(task, layout, peaks)
+    return any(memory[rank].total > task.machine.memory_gib(task.cluster.node_of(rank)) * USABLE_FRACTION * GIB
+               for rank in served)

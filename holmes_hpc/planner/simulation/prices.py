@@ -1,0 +1,137 @@
+"""What every action of a layout's step costs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from holmes_hpc.planner.cost.network import NetworkCost, Traffic
+from holmes_hpc.planner.cost.stages import ComputeCost
+from holmes_hpc.planner.layout.layout import Layout
+from holmes_hpc.planner.layout.ownership import element_count, stage_units
+from holmes_hpc.planner.layout.sharing import updated_parameters
+from holmes_hpc.planner.simulation.buckets import Buckets, Overlap
+from holmes_hpc.planner.simulation.collectives import Bucket
+from holmes_hpc.planner.simulation.events import Prices
+from holmes_hpc.planner.task import Task
+from holmes_hpc.schedule.building import edge_ranks, transfers
+from holmes_hpc.values import ActionKind, Reduction
+
+_GRADIENT_BYTES = 4
+
+
+def compute_cost(task: Task) -> ComputeCost:
+    """Return the compute prices of a task."""
+    settings = task.settings
+    key = ("cost", task.architecture, settings.precision, settings.optimizer, settings.recompute,
+           settings.sequence_parallel)
+    if key not in task.machine.derived:
+        task.machine.derived[key] = ComputeCost(task.machine, task.architecture, settings.precision, settings.optimizer,
+                                               settings.recompute, settings.sequence_parallel)
+    cost: ComputeCost = task.machine.derived[key]
+    return cost
+
+
+def price(task: Task, layout: Layout) -> Prices:
+    """Return what every action of a layout costs."""
+    cost = compute_cost(task)
+    network = NetworkCost(task.machine)
+    compute: dict[tuple[ActionKind, int, int], float] = {}
+    for p, pipeline in enumerate(layout.pipelines):
+        for s, stage in enumerate(pipeline.stages):
+            units = stage_units(task.architecture, pipeline, s)
+            forward, backward = stage_seconds(task, cost, stage.ranks, units, layout.micro_batch_size)
+            compute[ActionKind.FORWARD, p, s], compute[ActionKind.BACKWARD, p, s] = forward, backward
+            weight = weight_seconds(task, cost, stage.ranks, units, layout.micro_batch_size)
+            compute[ActionKind.BACKWARD_WEIGHT, p, s] = weight
+            compute[ActionKind.BACKWARD_INPUT, p, s] = backward - weight
+    reductions = [network.reduction(reduction, layout.groups,
+                                    _GRADIENT_BYTES * element_count(task.architecture, reduction.owns))
+                  if layout.overlap is None or not _is_exchanged(layout, reduction) else Traffic(0.0)
+                  for reduction in layout.reductions]
+    pools, cores = core_pools(task)
+    prices = Prices(compute, _messages(task, network, layout), reductions, _optimizer(task, cost, layout),
+                    pools, cores)
+    return prices if layout.overlap is None else _overlapped(task, network, layout, layout.overlap, prices)
+
+
+def _overlapped(task: Task, network: NetworkCost, layout: Layout, overlap: Overlap, prices: Prices) -> Prices:
+    """Return the prices with reductions in buckets under the backward, and gathers under the next forward."""
+    made = Buckets(task.architecture, layout.pipelines, layout.groups, network, overlap,
+                   compute_cost(task).element_bytes)
+    exchanged = [(index, reduction) for index, reduction in enumerate(layout.reductions)
+                 if _is_exchanged(layout, reduction)]
+    buckets = {index: made.reduced(reduction) for index, reduction in exchanged}
+    if not overlap.overlap_grad_reduce:
+        buckets = {index: tuple(Bucket(bucket.traffic) for bucket in parts) for index, parts in buckets.items()}
+    gathers = {index: made.gathered(reduction) for index, reduction in exchanged if made.divides(reduction)}
+    cost, updated = compute_cost(task), updated_parameters(task, layout)
+    optimizer = {rank: cost.optimizer_seconds(task.cluster.node_of(rank), updated[rank]) for rank in prices.optimizer}
+    return dataclasses.replace(prices, buckets=buckets, gathers=gathers, optimizer=optimizer,
+                               overlap_gathers=overlap.overlap_param_gather)
+
+
+def _is_exchanged(layout: Layout, reduction: Reduction) -> bool:
+    return any(len(layout.groups[i].ranks) > 1 for i in (*reduction.inner, *reduction.outer))
+
+
+def stage_seconds(task: Task, cost: ComputeCost, ranks: Sequence[int], units: tuple[str, ...],
+                  samples: int) -> tuple[float, float]:
+    """Return forward and backward time of a stage: its slowest GPU's, with its tensor ranks' sums."""
+    nodes = list(dict.fromkeys(task.cluster.node_of(rank) for rank in ranks))
+    ring = NetworkCost(task.machine).tensor_ring(ranks) if len(ranks) > 1 else None
+    times = [cost.directions(node, units, samples, len(ranks), ring) for node in nodes]
+    return max(each.forward for each in times), max(each.backward for each in times)
+
+
+def weight_seconds(task: Task, cost: ComputeCost, ranks: Sequence[int], units: tuple[str, ...],
+                   samples: int) -> float:
+    """Return the weight part of a stage's backward: the products that make the parameters' gradients.
+
+    The attention core, norms, tensor-parallel exchanges and what is recomputed belong to the input part.
+    """
+    nodes = list(dict.fromkeys(task.cluster.node_of(rank) for rank in ranks))
+    ring = NetworkCost(task.machine).tensor_ring(ranks) if len(ranks) > 1 else None
+    return max(cost.directions(node, units, samples, len(ranks), ring).backward_weight for node in nodes)
+
+
+def core_pools(task: Task) -> tuple[dict[int, str], dict[str, int]]:
+    """Return which CPU cores compute for which ranks, where there are fewer cores than ranks."""
+    machine, cluster = task.machine, task.cluster
+    if machine.oversubscription <= 1:
+        return {}, {}
+    pools, sizes = {}, {}
+    for node in cluster.nodes:
+        if machine.gpu(node).name == "cpu":
+            shared = machine.has_real_emulation
+            pool = "this machine" if shared else node.slot
+            ranks = cluster.world_size if shared else node.gpus
+            sizes[pool] = min(ranks, machine.cores or ranks)
+            pools.update(dict.fromkeys(cluster.ranks_of(node), pool))
+    return pools, sizes
+
+
+def _messages(task: Task, network: NetworkCost, layout: Layout) -> dict[tuple[int, int], Traffic]:
+    networks = {group.ranks: group.network for group in layout.groups if group.kind == "pipeline"}
+    whole = task.architecture.boundary_bytes(layout.micro_batch_size, compute_cost(task).element_bytes)
+    prices: dict[tuple[int, int], Traffic] = {}
+    for pipeline in layout.pipelines:
+        for s in range(len(pipeline.stages) - 1):
+            before, after = pipeline.stages[s].ranks, pipeline.stages[s + 1].ranks
+            shards = len(before) if task.settings.sequence_parallel and len(before) == len(after) else 1
+            for pair in (*transfers(before, after), *transfers(after, before)):
+                if pair not in prices:
+                    prices[pair] = network.message(networks[edge_ranks(pipeline, s)], *pair, whole // shards)
+    return prices
+
+
+def _optimizer(task: Task, cost: ComputeCost, layout: Layout) -> dict[int, float]:
+    held: dict[int, dict[str, int]] = {}
+    for pipeline in layout.pipelines:
+        for s, stage in enumerate(pipeline.stages):
+            units = stage_units(task.architecture, pipeline, s)
+            for rank in stage.ranks:
+                held.setdefault(rank, {}).update(dict.fromkeys(units, len(stage.ranks)))
+    return {rank: cost.optimizer_seconds(task.cluster.node_of(rank),
+                                         cost.parameter_count(tuple(units), max(units.values(), default=1)))
+            for rank, units in held.items()}

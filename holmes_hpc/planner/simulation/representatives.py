@@ -1,0 +1,70 @@
+"""What of a layout is simulated: one of all that do the same, and what its actions cost.
+
+A search tries several schedules on a layout, and shortens long steps. What stands for what, and the prices, depend on
+neither, so they are worked out once for each layout.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from holmes_hpc.planner.cost.rank_memory import rank_memory
+from holmes_hpc.planner.cost.stages import GIB
+from holmes_hpc.planner.layout.layout import Layout
+from holmes_hpc.planner.layout.sharing import updated_parameters
+from holmes_hpc.planner.simulation.events import Prices
+from holmes_hpc.planner.simulation.prices import compute_cost, price
+from holmes_hpc.planner.simulation.replicas import Replicas, find_replicas
+from holmes_hpc.planner.simulation.symmetry import Folded, fold
+from holmes_hpc.planner.task import Task
+from holmes_hpc.schedule.checking import Peaks
+
+
+@dataclass(frozen=True, eq=False)
+class Representatives:
+    """The replicas of a layout, and the layout of one of each with its prices.
+
+    In `prices` trunks are as full as all replicas fill them, in `own_prices` as these alone do.
+    """
+
+    task: Task
+    replicas: Replicas
+    layout: Layout
+    own_prices: Prices
+    prices: Prices
+    _folded: dict[bool, Folded] = field(default_factory=dict)
+
+    def folded(self, *, turns: bool) -> Folded:
+        """Return what is left to simulate of a step with or without turns: see `folding.fold`."""
+        if turns not in self._folded:
+            few = self.layout
+            self._folded[turns] = fold(few.pipelines, few.groups, few.reductions, self.prices,
+                                       lambda rank: self.task.cluster.node_of(rank).slot, turns=turns)
+        return self._folded[turns]
+
+    def memory_gib(self, peaks: Peaks) -> tuple[float, ...]:
+        """Return the memory of every rank of the whole layout in GiB; `peaks` are those of the representatives."""
+        few = self.layout
+        parts = rank_memory(compute_cost(self.task), self.task.cluster, few.pipelines, few.micro_batch_size, peaks,
+                            updated_parameters(self.task, few))
+        known = {rank: memory.total / GIB for rank, memory in parts.items()}
+        like = self.replicas.rank_like()
+        return tuple(known[like[rank]] for rank in range(self.task.cluster.world_size))
+
+
+def replicas_of(task: Task, layout: Layout) -> Replicas:
+    """Return which pipelines of a layout stand for all."""
+    return layout.once("replicas", task.cluster, lambda: find_replicas(task.cluster, layout.pipelines))
+
+
+def representatives(task: Task, layout: Layout) -> Representatives:
+    """Return what stands for a layout, worked out at the first call for a task."""
+    return layout.once("representatives", task, lambda: _representatives(task, layout))
+
+
+def _representatives(task: Task, layout: Layout) -> Representatives:
+    replicas = replicas_of(task, layout)
+    few = dataclasses.replace(layout, pipelines=replicas.picked, reductions=replicas.restrict(layout.reductions))
+    prices = price(task, few)
+    return Representatives(task, replicas, few, prices, replicas.fill_trunks(prices))

@@ -1,0 +1,159 @@
+"""What the planner reads of a configuration, and what it plans for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from holmes_hpc import registry
+from holmes_hpc.architecture import Architecture
+from holmes_hpc.cluster import ClusterDescription, Machine
+from holmes_hpc.errors import ConfigurationError, PlanRefusedError
+from holmes_hpc.planner.strategies.layer_split import LAYER_SPLITS
+from holmes_hpc.schedule.building import SCHEDULES
+from holmes_hpc.values import Synchronization
+from holmes_hpc.values.capabilities import ENGINE
+
+_BUCKET_MIB = 64.0
+"""Large enough that NCCL reaches its rate over a dozen ranks (Megatron takes 160 MB of gradients)."""
+_BUCKET_MIB_CPU = 2.0
+"""Gloo reaches its rate from 1 to 4 MB on; small models need several buckets to hide any."""
+STRATEGIES = ("auto", "holmes", "megatron", "flashflex", "manual")
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """The settings of a plan. None leaves the choice to the planner."""
+
+    strategy: str
+    tensor: int | None
+    pipeline: int | None
+    data: int | None
+    micro_batch_size: int | None
+    schedule: str
+    chunks: int
+    search_chunks: bool
+    turns: bool | None
+    warmup_extra: int | None
+    layer_split: str | tuple[int, ...]
+    alpha: float
+    two_level: bool
+    recompute: str
+    search_recompute: bool
+    leave_nodes_out: bool
+    search_seconds: float | None
+    sequence_parallel: bool
+    precision: str
+    optimizer: str
+    sharded: bool
+    overlap_grad_reduce: bool | None
+    overlap_param_gather: bool | None
+    bucket_mib: float | None
+    global_batch_size: int
+    pipelines: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def from_config(cls, config: Any) -> PlanSettings:
+        """Read the settings. Raises ConfigurationError or PlanRefusedError for what cannot be planned."""
+        parallel = config.parallel
+        known = (*STRATEGIES, *registry.STRATEGIES)
+        if parallel.strategy not in known:
+            raise PlanRefusedError(f"parallel.strategy={parallel.strategy}: this version cannot plan it. "
+                                   f"Set it to one of {', '.join(known)}.")
+        if parallel.cross_fabric_dtype not in (None, *ENGINE.cross_fabric_dtypes):
+            raise PlanRefusedError(
+                f"parallel.cross_fabric_dtype={parallel.cross_fabric_dtype}: this version neither prices nor runs it. "
+                f"Set parallel.cross_fabric_dtype to {' or '.join(ENGINE.cross_fabric_dtypes)} or null.")
+        schedule = str(parallel.schedule)
+        chunks = parallel.chunks or 1
+        open_split = parallel.layer_split == "adaptive"
+        search_chunks = parallel.chunks is None and schedule == "auto" and open_split
+        if schedule == "auto" and chunks > 1:
+            schedule = "interleaved"
+        if schedule not in ("auto", *SCHEDULES):
+            raise PlanRefusedError(f"parallel.schedule={schedule}: this version cannot build it. "
+                                   f"Set it to one of auto, {', '.join(SCHEDULES)}.")
+        return cls(
+            strategy=str(parallel.strategy), tensor=parallel.tensor, pipeline=parallel.pipeline, data=parallel.data,
+            micro_batch_size=parallel.micro_batch_size, schedule=schedule, chunks=int(chunks),
+            search_chunks=search_chunks, turns=parallel.turns,
+            warmup_extra=_warmup_extra(parallel.warmup_extra), layer_split=_layer_split(parallel.layer_split),
+            alpha=float(parallel.alpha), two_level=parallel.two_level is not False,
+            recompute="none" if parallel.recompute == "auto" else str(parallel.recompute),
+            search_recompute=parallel.recompute == "auto", leave_nodes_out=bool(parallel.leave_nodes_out),
+            search_seconds=parallel.search_seconds, sequence_parallel=bool(parallel.sequence_parallel),
+            precision=str(config.train.precision),
+            optimizer=str(config.optimizer.name), sharded=bool(config.optimizer.sharded),
+            overlap_grad_reduce=parallel.overlap_grad_reduce, overlap_param_gather=parallel.overlap_param_gather,
+            bucket_mib=parallel.bucket_mib, global_batch_size=int(config.train.global_batch_size),
+            pipelines=tuple(_plain(pipeline) for pipeline in parallel.pipelines or ()),
+        )
+
+    def synchronization(self, strategy: str, *, on_cpu: bool) -> Synchronization:
+        """Return how the ranks of a plan of `strategy` sum gradients: the baseline does not overlap by default."""
+        by_default = strategy != "megatron"
+        reduce, gather = self.overlap_grad_reduce, self.overlap_param_gather
+        return Synchronization(
+            sharded=self.sharded,
+            overlap_grad_reduce=by_default if reduce is None else reduce,
+            overlap_param_gather=self.sharded and (by_default if gather is None else gather),
+            bucket_mib=self.bucket_mib or (_BUCKET_MIB_CPU if on_cpu else _BUCKET_MIB),
+        )
+
+    def replace(self, **changes: Any) -> PlanSettings:
+        """Return a copy with some settings changed."""
+        return dataclasses.replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything that a strategy is told."""
+
+    settings: PlanSettings
+    architecture: Architecture
+    cluster: ClusterDescription
+    machine: Machine
+
+    @cached_property
+    def derived(self) -> dict[Any, Any]:
+        """Room for what the search derives from this task more than once."""
+        return {}
+
+    def synchronization(self, strategy: str) -> Synchronization:
+        """Return how the ranks of a plan of `strategy` sum gradients and update parameters."""
+        on_cpu = any(self.machine.gpu(node).name == "cpu" for node in self.cluster.nodes)
+        return self.settings.synchronization(strategy, on_cpu=on_cpu)
+
+
+def _warmup_extra(value: Any) -> int | None:
+    if value is None or value == "auto":
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigurationError(f"parallel.warmup_extra={value}: not a number of forwards. "
+                                 "Set it to auto or to a whole number from 0.")
+    return value
+
+
+def _layer_split(value: Any) -> str | tuple[int, ...]:
+    if isinstance(value, str):
+        if value not in LAYER_SPLITS:
+            raise ConfigurationError(f"parallel.layer_split={value}: unknown. "
+                                     f"Set it to {', '.join(LAYER_SPLITS)}, or a list of layer counts by stage.")
+        return value
+    try:
+        return tuple(value)
+    except TypeError:
+        raise ConfigurationError(f"parallel.layer_split={value}: not a layer split. "
+                                 f"Set it to {', '.join(LAYER_SPLITS)}, or a list of layer counts.") from None
+
+
+def _plain(value: Any) -> Any:
+    """Return a configuration node as plain dicts and lists."""
+    if hasattr(value, "items"):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        return value
+    return [_plain(item) for item in value]

@@ -1,0 +1,1 @@
+"""What people read of a plan: tables, comparisons, what limits it and what would change it."""

@@ -1,0 +1,192 @@
+"""A plan for people: tables that are read at a glance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Group as Lines
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.planner.telling.sums import sums_in_words
+from holmes_hpc.values import Pipeline, Plan, Prediction
+from holmes_hpc.words import counted
+
+_MOST_PIPELINES = 8
+_MOST_STAGE_COLUMNS = 5
+_MOST_PIPELINE_COLUMNS = 3
+_SECONDS_DIGITS = 3
+
+
+def render(plan: Plan, cluster: ClusterDescription) -> RenderableType:
+    """Return the plan as tables: fabrics, pipelines, groups, prediction, rejected alternatives."""
+    parts: list[RenderableType] = [_headline(plan), _fabrics(plan, cluster), _pipelines(plan), _groups(plan)]
+    parts += [Text(line) for line in sums_in_words(plan)]
+    if plan.rejected:
+        parts.append(_rejected(plan))
+    notes = [*_place_names(plan), *plan.notes]
+    parts += [Text(f"note: {note}", style="dim") for note in notes]
+    return Lines(*parts)
+
+
+def _place_names(plan: Plan) -> list[str]:
+    """Say what the names of nodes mean in a plan that no machines were given to yet."""
+    first = plan.ranks[0]
+    if first.node is not None:
+        return []
+    label = first.slot.rpartition("/")[0]
+    return [f"{first.slot} is the first node of the label {label}: an emulated or local run calls it "
+            f"{first.slot.replace('/', '-')}, a job of Slurm by its host name"]
+
+
+def _headline(plan: Plan) -> Text:
+    predicted = plan.predicted
+    machine = "this machine, emulating the cluster" if predicted.machine == "emulated" else "the cluster as described"
+    extra = f" +{plan.schedule.warmup_extra} warm-up" if plan.schedule.warmup_extra else ""
+    text = Text()
+    text.append(f"{plan.strategy}", style="bold")
+    text.append(f": {counted(plan.world_size, 'rank')}, {counted(len(plan.pipelines), 'pipeline')}, "
+                f"{plan.schedule.name}{extra}, batch {plan.global_batch_size} in micro-batches of "
+                f"{plan.micro_batch_size}, layers {plan.layer_split}"
+                f"{_options(plan)}\n")
+    text.append(f"predicted for {machine}: ")
+    text.append(f"{seconds_words(predicted.step_seconds)} a step", style="bold")
+    idle = predicted.idle_fraction
+    computing = "" if idle is None else f", ranks compute {100 * (1 - idle):.0f} %"
+    text.append(f", {predicted.tokens_per_second:,.0f} tokens/s, {predicted.tflops_per_gpu:.3g} TFLOPS a GPU, at most "
+                f"{max(predicted.memory_gib_per_rank):.1f} GiB a rank{computing}")
+    return text
+
+
+def in_a_line(plan: Plan) -> str:
+    """Return what a plan is in a few words: strategy, pipelines, schedule and predicted seconds."""
+    depths = sorted({len(pipeline.stages) for pipeline in plan.pipelines})
+    stages = "-".join(map(str, dict.fromkeys((depths[0], depths[-1])))) + (" stage" if depths == [1] else " stages")
+    count = len(plan.pipelines)
+    return (f"{plan.strategy}: {counted(plan.world_size, 'rank')}, {counted(count, 'pipeline')} of {stages}, "
+            f"{plan.schedule.name}, predicted {seconds_words(plan.predicted.step_seconds)} a step")
+
+
+def _options(plan: Plan) -> str:
+    sequence = ", sequence parallel" if plan.sequence_parallel else ""
+    return sequence + (f", {plan.recompute} recomputation" if plan.recompute != "none" else "")
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _fabrics(plan: Plan, cluster: ClusterDescription) -> Table:
+    """Return the nodes of the plan, a row for each kind of them in each fabric."""
+    table = _table("fabrics", "fabric", "nodes", "GPUs", "NIC", "Ethernet", "ranks")
+    names = {place.slot: place.node or place.slot for place in plan.ranks}
+    order = {fabric: number for number, fabric in enumerate(cluster.fabrics)}
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for node in sorted(cluster.nodes, key=lambda node: order[node.fabric]):
+        if node.slot in names:
+            nic = f"{node.nics} x {node.nic}" if node.nics > 1 else node.nic
+            kind = (node.fabric, f"{node.gpus} x {node.gpu} a node", f"{nic} ({node.network})",
+                    f"{node.ethernet_gbps:g} Gb/s")
+            rows.setdefault(kind, []).append(node.slot)
+    ranks: dict[str, list[int]] = {}
+    for place in plan.ranks:
+        ranks.setdefault(place.slot, []).append(place.rank)
+    for (fabric, *words), slots in rows.items():
+        table.add_row(fabric, shorten(names[slot] for slot in slots), *words,
+                      numbers(rank for slot in slots for rank in ranks[slot]))
+    return table
+
+
+def _pipelines(plan: Plan) -> Table:
+    depth = max(len(pipeline.stages) for pipeline in plan.pipelines)
+    if depth > _MOST_STAGE_COLUMNS:
+        return _deep_pipelines(plan, depth)
+    table = _table("pipelines", "pipeline", "micro-batches", *(f"stage {s}" for s in range(depth)))
+    shown = plan.pipelines if len(plan.pipelines) <= _MOST_PIPELINES else plan.pipelines[:_MOST_PIPELINES - 1]
+    for p, pipeline in enumerate(shown):
+        table.add_row(str(p), str(pipeline.microbatches), *_stage_cells(plan, pipeline))
+    if len(shown) < len(plan.pipelines):
+        table.add_row("...", f"{len(plan.pipelines) - len(shown)} more", *[""] * depth)
+    return table
+
+
+def _deep_pipelines(plan: Plan, depth: int) -> Table:
+    """Return the pipelines side by side, one row for each stage."""
+    shown = plan.pipelines[:_MOST_PIPELINE_COLUMNS]
+    more = len(plan.pipelines) - len(shown)
+    table = _table(f"pipelines{f' ({more} more not shown)' if more else ''}", "stage",
+                   *(f"pipeline {p}: {counted(pipeline.microbatches, 'micro-batch')}"
+                     for p, pipeline in enumerate(shown)))
+    columns = [_stage_cells(plan, pipeline, separator=", ") for pipeline in shown]
+    for s in range(depth):
+        table.add_row(str(s), *(cells[s] if s < len(cells) else "" for cells in columns))
+    return table
+
+
+def _stage_cells(plan: Plan, pipeline: Pipeline, separator: str = "\n") -> list[str]:
+    cells = []
+    for stage in pipeline.stages:
+        place = plan.ranks[stage.ranks[0]]
+        word = "rank" if len(stage.ranks) == 1 else "ranks"
+        last = stage.first_layer + stage.num_layers - 1
+        layers = f"layer {last}" if stage.num_layers == 1 else f"layers {stage.first_layer}-{last}"
+        cells.append(f"{word} {numbers(stage.ranks)} on {place.node or place.slot}{separator}{layers}")
+    return cells
+
+
+def _groups(plan: Plan) -> Table:
+    table = _table("process groups", "kind", "network", "groups", "ranks each", "for example")
+    kinds: dict[tuple[str, str], list[tuple[int, ...]]] = {}
+    for group in plan.groups:
+        kinds.setdefault((group.kind, group.network), []).append(group.ranks)
+    for (kind, network), members in kinds.items():
+        sizes = sorted({len(ranks) for ranks in members})
+        table.add_row(kind, network, str(len(members)), "/".join(map(str, sizes)), numbers(members[0]))
+    return table
+
+
+def _rejected(plan: Plan) -> Table:
+    table = _table("rejected", "strategy", "layout", "step", "memory", "reason")
+    for other in plan.rejected:
+        # A layout such as `2 x [ib a100-80g 2]` is no markup.
+        table.add_row(other.strategy, escape(other.layout), _step(other.predicted), _memory(other.predicted),
+                      escape(other.reason))
+    return table
+
+
+def _step(predicted: Prediction | None) -> str:
+    return "-" if predicted is None else seconds_words(predicted.step_seconds)
+
+
+def _memory(predicted: Prediction | None) -> str:
+    return "-" if predicted is None else f"{max(predicted.memory_gib_per_rank):.1f} GiB"
+
+
+def seconds_words(seconds: float) -> str:
+    """Return a duration with three digits: `21.2 ms`, `6.3 s`."""
+    return f"{1000 * seconds:.{_SECONDS_DIGITS}g} ms" if seconds < 1 else f"{seconds:.{_SECONDS_DIGITS}g} s"
+
+
+def numbers(ranks: Iterable[int]) -> str:
+    """Return ranks in short: `0-3, 8`."""
+    ordered = sorted(ranks)
+    runs: list[list[int]] = []
+    for rank in ordered:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def shorten(names: Iterable[str]) -> str:
+    """Return names in short: the first and the last of many."""
+    listed: Sequence[str] = list(names)
+    return ", ".join(listed) if len(listed) <= 4 else f"{listed[0]} ... {listed[-1]} ({len(listed)})"

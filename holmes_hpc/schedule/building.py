@@ -1,0 +1,165 @@
+"""From a plan to its schedule: the order of the work, with transfers, reductions and the optimizer around it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.schedule.interleaved import goes_round, interleaved_orders
+from holmes_hpc.schedule.list_scheduling import FORWARD, WEIGHT, Work, order_work
+from holmes_hpc.schedule.one_f_one_b import classic_orders, is_unshared
+from holmes_hpc.schedule.policies import Place, gpipe_policy, one_f_one_b_policy, row_of, zero_bubble_policy
+from holmes_hpc.schedule.turns import take_turns
+from holmes_hpc.values import Action, ActionKind, Group, Pipeline, Plan, Reduction, Schedule, ScheduleChoice
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
+
+
+def build_schedule(plan: Plan) -> Schedule:
+    """Return the schedule of a plan; the same plan always gives the same action lists.
+
+    Raises PlanRefusedError for a schedule that this version cannot build.
+    """
+    return make_schedule(plan.pipelines, plan.groups, plan.reductions, plan.schedule,
+                         sharded=plan.synchronization.sharded)
+
+
+def make_schedule(pipelines: Sequence[Pipeline], groups: Sequence[Group], reductions: Sequence[Reduction],
+                  choice: ScheduleChoice, *, sharded: bool = False) -> Schedule:
+    """Return the schedule of a layout: see `build_schedule`, which takes the parts from a plan.
+
+    With `sharded`, every rank gathers parameters after its optimizer's step.
+    """
+    actions = lower(pipelines, reductions, _orders(pipelines, groups, choice),
+                    split=choice.name == "zero_bubble", sharded=sharded)
+    return Schedule(choice.name, take_turns(pipelines, groups, actions) if choice.turns else actions)
+
+
+def _orders(pipelines: Sequence[Pipeline], groups: Sequence[Group],
+            choice: ScheduleChoice) -> Mapping[int, Sequence[Work]]:
+    if choice.name not in SCHEDULES:
+        raise PlanRefusedError(f"parallel.schedule={choice.name}: this version cannot build it. "
+                               f"Set parallel.schedule to auto, {', '.join(SCHEDULES[:-1])} or {SCHEDULES[-1]}.")
+    if choice.chunks != 1 and choice.name != "interleaved":
+        raise PlanRefusedError(f"parallel.chunks={choice.chunks} with parallel.schedule={choice.name}: only the "
+                               "interleaved schedule has chunks. Set parallel.chunks=1.")
+    if choice.name == "gpipe":
+        return order_work(pipelines, gpipe_policy(pipelines))
+    warmups = hop_warmups(pipelines, groups, choice)
+    if choice.name == "zero_bubble":
+        return order_work(pipelines, zero_bubble_policy(pipelines, warmups, choice))
+    if choice.chunks > 1 and goes_round(pipelines, choice.chunks):
+        return interleaved_orders(pipelines, choice.chunks, warmups)
+    if is_unshared(pipelines):
+        return classic_orders(pipelines, warmups)
+    return order_work(pipelines, one_f_one_b_policy(pipelines, warmups))
+
+
+def hop_warmups(pipelines: Sequence[Pipeline], groups: Sequence[Group], choice: ScheduleChoice) -> dict[Place, int]:
+    """Return how many more forwards run ahead upstream of which hop."""
+    if choice.hop_warmups:
+        return {(p, s): extra for p in range(len(pipelines))
+                for s, extra in enumerate(row_of(choice.hop_warmups, p)) if extra}
+    return dict.fromkeys(slow_hops(pipelines, groups), choice.warmup_extra) if choice.warmup_extra else {}
+
+
+def slow_hops(pipelines: Sequence[Pipeline], groups: Sequence[Group]) -> set[tuple[int, int]]:
+    """Return the (pipeline, stage) pairs whose hop to the next stage crosses Ethernet."""
+    slow = {group.ranks for group in groups if group.kind == "pipeline" and group.network == "ethernet"}
+    return {
+        (p, s) for p, pipeline in enumerate(pipelines) for s in range(len(pipeline.stages) - 1)
+        if edge_ranks(pipeline, s) in slow
+    }
+
+
+def edge_ranks(pipeline: Pipeline, stage: int) -> tuple[int, ...]:
+    """Return the ranks on both sides of the edge after `stage`, sorted and each once."""
+    return tuple(sorted({*pipeline.stages[stage].ranks, *pipeline.stages[stage + 1].ranks}))
+
+
+def transfers(senders: Sequence[int], receivers: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return who sends to whom between two stages: every receiver once, senders spread evenly.
+
+    Stages of equal tensor-parallel degree pair their ranks, since with sequence parallelism rank j of both holds the
+    j-th shard of the sequence. Between unlike degrees every rank holds the whole activation, so a receiver that is
+    in both stages already has it. A pair of one rank with itself needs no transfer and is left out.
+    """
+    if len(senders) == len(receivers):
+        pairs = list(zip(senders, receivers, strict=True))
+    else:
+        pairs = [(receiver if receiver in senders else senders[i * len(senders) // len(receivers)], receiver)
+                 for i, receiver in enumerate(receivers)]
+    return tuple((sender, receiver) for sender, receiver in pairs if sender != receiver)
+
+
+def lower(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
+          orders: Mapping[int, Sequence[Work]], *, split: bool = False,
+          sharded: bool = False) -> dict[int, tuple[Action, ...]]:
+    """Put transfers around the work, then every rank's reductions in the plan's order, then the optimizer.
+
+    A receive stands right before the work that needs it and a send right after the work that made it; between
+    stages on the same rank there is neither. With `split` a backward is its input part, and its weight part is work
+    of its own. A reduction stands where it ends: with overlap it begins as soon as its gradients are there. With
+    `sharded`, gathers follow the optimizer, first what the next forward uses first; a gather stands where it begins:
+    with overlap it ends where its parameters are used.
+    """
+    ways = _ways(pipelines)
+    owned: dict[int, list[int]] = {}
+    for index, reduction in enumerate(reductions):
+        for rank in reduction.owners:
+            owned.setdefault(rank, []).append(index)
+    lowered = {}
+    for rank, works in orders.items():
+        actions: list[Action] = []
+        parts: dict[tuple[int, int, int], list[tuple[ActionKind, int]]] = {}
+        for kind, p, s, microbatch in works:
+            if (kind, p, s) not in parts:
+                parts[kind, p, s] = _parts_of(kind, ways[rank].get((kind == FORWARD, p, s), _NOBODY), split)
+            actions += [_action(part, p, s, microbatch, peer) for part, peer in parts[kind, p, s]]
+        own = owned.get(rank, [])
+        actions += [Action(ActionKind.REDUCE, reduction=index) for index in own]
+        actions.append(Action(ActionKind.OPTIMIZER))
+        if sharded:
+            actions += [Action(ActionKind.GATHER, reduction=index) for index in reversed(own)
+                        if reductions[index].divides]
+        lowered[rank] = tuple(actions)
+    return lowered
+
+
+_action = functools.lru_cache(maxsize=2**17)(Action)
+"""Actions are values, and the schedules of a search are made of the same ones."""
+
+Ways = dict[tuple[bool, int, int], tuple[list[int], list[int]]]
+"""From whom a rank receives before a forward (True) or backward (False) of a stage, and to whom it sends after it."""
+
+
+def _ways(pipelines: Sequence[Pipeline]) -> dict[int, Ways]:
+    """Return the ways of every rank."""
+    ways: dict[int, Ways] = {rank: {} for pipeline in pipelines for stage in pipeline.stages for rank in stage.ranks}
+    for p, pipeline in enumerate(pipelines):
+        for s in range(len(pipeline.stages) - 1):
+            before, after = pipeline.stages[s].ranks, pipeline.stages[s + 1].ranks
+            for sender, receiver in transfers(before, after):
+                ways[sender].setdefault((True, p, s), ([], []))[1].append(receiver)
+                ways[receiver].setdefault((True, p, s + 1), ([], []))[0].append(sender)
+            for sender, receiver in transfers(after, before):
+                ways[sender].setdefault((False, p, s + 1), ([], []))[1].append(receiver)
+                ways[receiver].setdefault((False, p, s), ([], []))[0].append(sender)
+    return ways
+
+
+def _parts_of(kind: int, way: tuple[list[int], list[int]], split: bool) -> list[tuple[ActionKind, int]]:
+    """Return the actions of a work, in order, each with the rank at the other end (-1: none)."""
+    if kind == WEIGHT:
+        return [(ActionKind.BACKWARD_WEIGHT, -1)]
+    senders, receivers = way
+    if kind == FORWARD:
+        receive, compute, send = ActionKind.RECEIVE_ACTIVATION, ActionKind.FORWARD, ActionKind.SEND_ACTIVATION
+    else:
+        compute = ActionKind.BACKWARD_INPUT if split else ActionKind.BACKWARD
+        receive, send = ActionKind.RECEIVE_GRADIENT, ActionKind.SEND_GRADIENT
+    return [*((receive, sender) for sender in senders), (compute, -1), *((send, receiver) for receiver in receivers)]
+
+
+_NOBODY: tuple[list[int], list[int]] = ([], [])
