@@ -23,10 +23,10 @@ from holmes_hpc.planner.layout.layout import Layout
 from holmes_hpc.planner.simulation.predict import step_collectives
 from holmes_hpc.planner.simulation.traffic import resource_words
 from holmes_hpc.planner.task import Task
-from holmes_hpc.planner.telling.describe import seconds_words
 from holmes_hpc.planner.telling.restore import restore
 from holmes_hpc.planner.telling.retrace import Trace, retrace
 from holmes_hpc.values import ActionKind, Plan
+from holmes_hpc.words import seconds_words
 
 MOST_LINKS = 12
 _TITLE_WIDTH, _SEPARATOR = 110, " \N{MIDDLE DOT} "

@@ -22,7 +22,7 @@ from analysis.reading import Run, read_runs
 from analysis.tables import runs_table
 from analysis.throughput import common_folder, draw_pictures
 from holmes_hpc import __version__
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.paths import unreadable
 from holmes_hpc.planner import render
@@ -122,7 +122,7 @@ def _run(run: Run) -> str:
 
 def _plan(run: Run) -> str:
     try:
-        cluster = ClusterDescription.from_config(OmegaConf.create(run.config)["cluster"])
+        cluster = read_cluster(OmegaConf.create(run.config)["cluster"])
         shown: RenderableType = render(Plan.from_json(json.dumps(run.plan)), cluster)
     except (HolmesError, OmegaConfBaseException, KeyError, ValueError) as error:
         return f"<p>The plan is missing or of another version: {html.escape(str(error).splitlines()[0])}</p>"

@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.config.compose import compose
 from holmes_hpc.emulation.context import WorldContext
 from holmes_hpc.emulation.cores import bind_to_cores
@@ -78,7 +78,7 @@ def compare(layout: str, rounds: int, steps: int, gbps: float, base: Path, *,
             # A peer knows data parallelism alone: as many ranks, the same global batch.
             options = (*LAYOUTS[layout], "parallel.pipeline=1", rate)
             turns.append(_turn(peer, (*COMMON, *options), steps, base, peer))
-    network = emulated_network(ClusterDescription.from_config(turns[0].config.cluster))
+    network = emulated_network(read_cluster(turns[0].config.cluster))
     world = start_world(network, lambda context: _body(context, network, turns, base, bind_peers=bind_peers))
     while world.poll() is None:
         for event in world.events(timeout_seconds=0.2):

@@ -13,7 +13,7 @@ import math
 import time
 
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.cluster import ClusterDescription, Machine
+from holmes_hpc.cluster import Machine, read_cluster
 from holmes_hpc.config.compose import compose
 from holmes_hpc.planner.cost.network import Traffic
 from holmes_hpc.planner.layout.groups import GroupRules, find_groups
@@ -38,7 +38,7 @@ def layout_of(ranks: int, tensor: int, depth: int, chunks: int) -> tuple[Task, L
                       f"train.global_batch_size={ranks}",
                       *(f"cluster.partitions.{name}.{key}" for name in ("ib", "roce")
                         for key in (f"nodes={ranks // 16}", "gpus_per_node=8"))])
-    cluster = ClusterDescription.from_config(config.cluster)
+    cluster = read_cluster(config.cluster)
     task = Task(PlanSettings.from_config(config), Architecture.from_config(config.model), cluster,
                 Machine.described(cluster))
     width = ranks // depth

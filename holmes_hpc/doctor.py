@@ -109,10 +109,10 @@ def _cluster(config: DictConfig) -> Iterator[Finding]:
     if OmegaConf.is_missing(config.cluster, "name"):
         yield Finding(NOTE, "cluster", "none named", "add +cluster=NAME to check a cluster file too")
         return
-    from holmes_hpc.cluster import ClusterDescription
+    from holmes_hpc.cluster import read_cluster
 
     try:
-        cluster = ClusterDescription.from_config(config.cluster)
+        cluster = read_cluster(config.cluster)
     except HolmesError as error:
         yield Finding(FAIL, "cluster", str(error))
         return

@@ -60,12 +60,12 @@ def _print(config: DictConfig, plan: Plan) -> None:
     from rich.console import Console
 
     from holmes_hpc import planner
-    from holmes_hpc.cluster import ClusterDescription
+    from holmes_hpc.cluster import read_cluster
     from holmes_hpc.planner.telling.explain import explain
     from holmes_hpc.planner.telling.render import render_explanation
 
     console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(planner.render(plan, ClusterDescription.from_config(config.cluster)))
+    console.print(planner.render(plan, read_cluster(config.cluster)))
     console.print(render_explanation(explain(config, plan), plan))
 
 

@@ -150,7 +150,7 @@ REQUEUE = """
 import sys
 from pathlib import Path
 from omegaconf import OmegaConf
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.front import logging_to_stderr
 from holmes_hpc.launch.here.run import run_here
 from holmes_hpc.runs import RunFolder
@@ -159,7 +159,7 @@ folder = RunFolder.open(Path(sys.argv[1]))
 config = OmegaConf.load(folder.config_path)
 plan = Plan.from_json(folder.plan_path.read_text())
 with logging_to_stderr("train"):
-    sys.exit(run_here(plan, config, ClusterDescription.from_config(config.cluster), folder, sys.argv[2]))
+    sys.exit(run_here(plan, config, read_cluster(config.cluster), folder, sys.argv[2]))
 """
 
 

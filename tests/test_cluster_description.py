@@ -2,7 +2,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from holmes_hpc import resources
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.config.schema import Cluster
 from holmes_hpc.errors import ConfigurationError
 
@@ -15,7 +15,7 @@ partitions:
 
 
 def read(text):
-    return ClusterDescription.from_config(
+    return read_cluster(
         OmegaConf.merge(OmegaConf.structured(Cluster), OmegaConf.create(text))
     )
 

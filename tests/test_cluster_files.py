@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.cluster.calibrated import read_calibrated
 from holmes_hpc.cluster.measured import read_measured
 from holmes_hpc.config.compose import compose
@@ -94,7 +94,7 @@ def other_links() -> list[dict[str, Any]]:
 def test_the_links_of_another_cluster_are_refused(tmp_path: Path, number: int) -> None:
     path = written(tmp_path / "links.json", "links", other_links()[number])
     with pytest.raises(ConfigurationError, match="no link of this cluster.*fabrics ib, roce"):
-        ClusterDescription.from_config(compose(["+cluster=mixed", f"cluster.measured={path}"]).cluster)
+        read_cluster(compose(["+cluster=mixed", f"cluster.measured={path}"]).cluster)
 
 
 def test_a_plan_notes_the_links_that_it_cannot_use(tmp_path: Path) -> None:

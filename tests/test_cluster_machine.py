@@ -5,15 +5,15 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
-from holmes_hpc.cluster import ClusterDescription, LinkRate, Machine, host, kept_speed
+from holmes_hpc.cluster import LinkRate, Machine, host, kept_speed, read_cluster
 from holmes_hpc.cluster import machine as machine_module
 from holmes_hpc.cluster.host import HostSpeed, host_memory_gib, measured_matmul_gflops, measured_speed
 from holmes_hpc.config.compose import compose
 from holmes_hpc.config.schema import Cluster
 from holmes_hpc.errors import ConfigurationError, NetworkError, RunFailedError
 from holmes_hpc.planner import plan
-from holmes_hpc.planner.making import task_of
 from holmes_hpc.planner.simulation.prices import core_pools
+from holmes_hpc.planner.task import task_of
 
 TEXT = """
 name: mixed
@@ -24,7 +24,7 @@ partitions:
 
 
 def read(text=TEXT):
-    return ClusterDescription.from_config(
+    return read_cluster(
         OmegaConf.merge(OmegaConf.structured(Cluster), OmegaConf.create(text))
     )
 

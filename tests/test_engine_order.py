@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.comm import sharding
 from holmes_hpc.comm.gloo import BACKEND_NAME
 from holmes_hpc.comm.sharding import Route
@@ -91,7 +91,7 @@ def layouts(draw: st.DrawFn) -> tuple[Layout, bool]:
         pipelines.append(Pipeline(1, tuple(Stage((rank,), a, b - a)
                                            for rank, (a, b) in zip(ranks, bounds, strict=True))))
     rules = draw(st.sampled_from([GroupRules(), GroupRules(two_level=False), GroupRules(one_network=True)]))
-    cluster = ClusterDescription.from_config(config.cluster)
+    cluster = read_cluster(config.cluster)
     groups, reductions = find_groups(Architecture.from_config(config.model), cluster, pipelines, rules)
     return Layout(groups, reductions), draw(st.booleans())
 

@@ -9,7 +9,7 @@ import torch
 from omegaconf import OmegaConf
 
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.comm.groups import connect
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.comm.tensor import TensorExchange
@@ -41,7 +41,7 @@ def hand_plan(model: Architecture, pipelines: tuple[Pipeline, ...], **fields: An
     """A plan of freely written pipelines, its groups and reductions from the planner."""
     world = 1 + max(rank for pipeline in pipelines for stage in pipeline.stages for rank in stage.ranks)
     config = compose(["+cluster=uniform", "cluster.nodes=1", f"cluster.gpus_per_node={world}"])
-    cluster = ClusterDescription.from_config(config.cluster)
+    cluster = read_cluster(config.cluster)
     groups, reductions = find_groups(model, cluster, pipelines, GroupRules())
     made = tiny_plan(world, groups[1:], reductions)
     return Plan(**{**vars(made), "pipelines": pipelines, "num_layers": model.num_layers, **fields})

@@ -19,12 +19,12 @@ from holmes_hpc.planner import plan
 from holmes_hpc.planner.simulation.predict import predict
 from holmes_hpc.planner.simulation.traffic import busy_seconds, loads
 from holmes_hpc.planner.telling.changes import MOST_CHANGES
-from holmes_hpc.planner.telling.describe import seconds_words
 from holmes_hpc.planner.telling.explain import explain
 from holmes_hpc.planner.telling.render import limit_lines
 from holmes_hpc.planner.telling.restore import restore
 from holmes_hpc.planner.telling.retrace import retrace
 from holmes_hpc.values import ActionKind, Plan
+from holmes_hpc.words import seconds_words
 from tests.run_folders import make_run, metric
 
 MIXED = "+cluster=mixed"

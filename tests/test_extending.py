@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from holmes_hpc import registry
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.cluster import ClusterDescription, Machine
+from holmes_hpc.cluster import Machine, read_cluster
 from holmes_hpc.config.compose import compose
 from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.data import open_dataset
@@ -139,7 +139,7 @@ def test_a_strategy_that_proposes_no_layout_is_refused(tmp_path: Path, stages: s
 
 def test_a_nic_kind() -> None:
     config = compose(["+cluster=next_year", CONF, plugin("new_nic.py")])
-    cluster = ClusterDescription.from_config(config.cluster)
+    cluster = read_cluster(config.cluster)
     machine = Machine.described(cluster)
     new = [node for node in cluster.nodes if node.label == "new"]
     assert new[0].network == "ib"
@@ -147,7 +147,7 @@ def test_a_nic_kind() -> None:
     assert machine.link("ib", new[0], new[1]).latency_us == 1.0
     registry.NICS.replace_all({})
     with pytest.raises(ConfigurationError, match=r"partitions\.new\.nic: unknown NIC kind 'xdr1600'"):
-        ClusterDescription.from_config(config.cluster)
+        read_cluster(config.cluster)
 
 
 def genome(folder: Path) -> Path:

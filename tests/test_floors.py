@@ -1,9 +1,9 @@
-"""The floors: a module imports only what lies below it, and torch only above the line."""
+"""The floors: a module imports only what lies below it, torch only above the line, and nothing in a circle."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ FLOORS = [
     {"emulation"},
     {"values"},
     {"runs"},
+    {"schedule"},
     {"planner"},
     {"extend"},
     {"submit"},
@@ -40,6 +41,13 @@ NO_TORCH_EITHER = {"front", "program", "train", "plan", "doctor", "jobs", "logs"
 """Commands, which reach torch through launch alone, once they run."""
 
 STANDARD_LIBRARY_ONLY = {"values"}
+
+ROOMS = {
+    "planner": ("task", "layout", "cost", "simulation", "strategies", "search", "telling", "making"),
+    "launch": ("node", "rank", "follow", "here", "slurm", "train", "in_turn", "sweep"),
+    "engine": ("watchdog", "saving", "trainer"),
+}
+"""The staircases inside parts: a room imports only rooms before it. What has no place here may use any."""
 
 PACKAGE = ROOT / "holmes_hpc"
 MODULES = sorted(path.relative_to(ROOT) for path in PACKAGE.rglob("*.py") if "_data" not in path.parts)
@@ -88,6 +96,55 @@ def test_floor(path: Path) -> None:
             import sys
 
             assert words[0] in sys.stdlib_module_names, f"{place}, not of the standard library"
+
+
+def room_of(name: str) -> tuple[str, int] | None:
+    """Return the part of a module's dotted name, and which step of its staircase the module stands on."""
+    words = name.split(".")
+    if len(words) < 3 or words[0] != "holmes_hpc" or words[2] not in ROOMS.get(words[1], ()):
+        return None
+    return words[1], ROOMS[words[1]].index(words[2])
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if part_of(path) in ROOMS], ids=str)
+def test_rooms_of_a_part_import_only_rooms_before_them(path: Path) -> None:
+    own = room_of(".".join(path.with_suffix("").parts))
+    for name, line, _ in imports(path):
+        other = room_of(name)
+        if own and other and own[0] == other[0]:
+            assert other[1] <= own[1], f"{path}:{line} imports {name}, a room above its own"
+
+
+def circles(paths: Iterable[Path]) -> list[list[str]]:
+    """Return the modules that import each other in a circle, also by imports inside functions."""
+    names = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+    ways = {name: {found for each, _, _ in imports(path) if (found := _module(each, names)) != name} - {""}
+            for name, path in names.items()}
+    while True:  # what imports nothing that is left is in no circle
+        free = {name for name, others in ways.items() if not others & ways.keys()}
+        if not free:
+            return [sorted(ways)] if ways else []
+        ways = {name: others for name, others in ways.items() if name not in free}
+
+
+def _module(name: str, known: Iterable[str]) -> str:
+    while name and name not in known:
+        name = name.rpartition(".")[0]
+    return "" if name == "holmes_hpc" else name
+
+
+def test_no_circle_of_imports() -> None:
+    assert circles(MODULES) == []
+
+
+def test_a_circle_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.test_floors.ROOT", tmp_path)
+    (tmp_path / "holmes_hpc").mkdir()
+    for name, other in (("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")):
+        (tmp_path / "holmes_hpc" / f"{name}.py").write_text(f"def f():\n    from holmes_hpc.{other} import x\n")
+    paths = [Path("holmes_hpc", f"{name}.py") for name in "abcd"]
+    assert circles(paths) == [["holmes_hpc.a", "holmes_hpc.b", "holmes_hpc.c", "holmes_hpc.d"]]
+    assert circles(paths[3:]) == []
 
 
 def test_commands_import_launch_only_when_they_run() -> None:

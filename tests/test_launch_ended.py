@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.follow.failure import FailureReport
@@ -175,7 +175,7 @@ def test_the_command_clears_away_what_its_ranks_left(tmp_path: Path, monkeypatch
     config = compose(["+cluster=laptop", f"run.folder={tmp_path}"])
     chosen = plan(config, mode="local")
     bound = bind(chosen, {place.slot: place.slot.replace("/", "-") for place in chosen.ranks})
-    assert here.run_here(bound, config, ClusterDescription.from_config(config.cluster), folder, "local") == status
+    assert here.run_here(bound, config, read_cluster(config.cluster), folder, "local") == status
     assert names(folder) == TIDY
     assert error_of(folder) == (f"{said}; its newest checkpoint is that of step 2: go on after it with the same "
                                 f"settings and train.resume={folder.path}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.config.compose import compose
 from holmes_hpc.launch.follow.interruption import InterruptedRunError, interruptible
 from holmes_hpc.launch.here import run as here
@@ -42,7 +42,7 @@ def test_signals_end_a_run_with_130_and_a_result(number: signal.Signals, tmp_pat
 
     monkeypatch.setattr(here, "start_world", start_world)
     config = compose(["+cluster=laptop", f"run.folder={tmp_path}"])
-    cluster, folder = ClusterDescription.from_config(config.cluster), RunFolder.create(tmp_path, "laptop")
+    cluster, folder = read_cluster(config.cluster), RunFolder.create(tmp_path, "laptop")
     chosen = plan(config, mode="local")
     bound = bind(chosen, {place.slot: place.slot.replace("/", "-") for place in chosen.ranks})
     assert here.run_here(bound, config, cluster, folder, "local") == 130

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import ClusterDescription, read_cluster
 from holmes_hpc.cluster.nccl import check_environment, device_index, node_environment
 from holmes_hpc.cluster.slurm import read_step
 from holmes_hpc.config.compose import compose
@@ -58,7 +58,7 @@ def report(tmp_path: Path, name: str, interfaces: dict[str, str] | None = None,
 
 
 def mixed(*overrides: str) -> ClusterDescription:
-    return ClusterDescription.from_config(compose([*SETTINGS, *overrides]).cluster)
+    return read_cluster(compose([*SETTINGS, *overrides]).cluster)
 
 
 def found(reports: list[NodeReport], *overrides: str, verbs: bool = True) -> list[Mismatch]:

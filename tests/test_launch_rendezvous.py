@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError, NetworkError
 from holmes_hpc.launch.node.backend import backend_here
@@ -73,7 +73,7 @@ def test_ranks_that_meet_share_what_they_write(tmp_path: Path) -> None:
     ("local", 1, 1, None),
 ])
 def test_nccl_is_refused_or_not_chosen_where_it_cannot_work(mode: str, nodes: int, gpus: int, why: str | None) -> None:
-    cluster = ClusterDescription.from_config(compose([*WORLD[:2], f"cluster.partitions.roce.nodes={nodes}",
+    cluster = read_cluster(compose([*WORLD[:2], f"cluster.partitions.roce.nodes={nodes}",
                                                       WORLD[3]]).cluster)
     assert backend_here("gloo", mode, cluster, gpus) == "gloo"
     assert backend_here("auto", mode, cluster, gpus) == (None if why is None else "gloo")
@@ -85,6 +85,6 @@ def test_nccl_is_refused_or_not_chosen_where_it_cannot_work(mode: str, nodes: in
 
 
 def test_a_local_run_of_ranks_described_as_cpus_leaves_the_gpus_alone() -> None:
-    cluster = ClusterDescription.from_config(compose(["+cluster=laptop"]).cluster)
+    cluster = read_cluster(compose(["+cluster=laptop"]).cluster)
     assert backend_here("auto", "local", cluster, 8) == "gloo"
     assert backend_here("nccl", "local", cluster, 8) == "nccl"

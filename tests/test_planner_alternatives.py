@@ -6,9 +6,10 @@ import pytest
 
 from holmes_hpc.config.compose import compose
 from holmes_hpc.planner.layout.groups import GroupRules
-from holmes_hpc.planner.making import plan, task_of
+from holmes_hpc.planner.making import plan
 from holmes_hpc.planner.search.alternatives import MOST_REJECTED, alternatives
 from holmes_hpc.planner.search.priced import price_layout, price_schedule
+from holmes_hpc.planner.task import task_of
 from holmes_hpc.values import Pipeline, Stage
 
 TASK = task_of(compose(["+cluster=mixed", "model.tied_embeddings=false"]), "auto")

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from benchmarks.published import gpt
-from holmes_hpc.cluster import ClusterDescription, Machine
+from holmes_hpc.cluster import Machine, read_cluster
 from holmes_hpc.cluster.gpus import GPUS, gpu
 from holmes_hpc.config.compose import compose
 from holmes_hpc.planner import plan
@@ -170,7 +170,7 @@ def test_a_layer_is_priced_once():
 
 @pytest.fixture
 def cluster():
-    return ClusterDescription.from_config(compose(["+cluster=ib"]).cluster)
+    return read_cluster(compose(["+cluster=ib"]).cluster)
 
 
 def test_memory_by_parts_and_its_peak(cluster):

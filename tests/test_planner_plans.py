@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
 from holmes_hpc.planner import bind, build_schedule, plan, render
@@ -40,7 +40,7 @@ def nodes(ib: int, roce: int, gpus: int = 2) -> list[str]:
 def check(made: Plan, overrides: list[str]) -> None:
     """What must hold for every plan."""
     config = compose(overrides)
-    cluster = ClusterDescription.from_config(config.cluster)
+    cluster = read_cluster(config.cluster)
     architecture = Architecture.from_config(config.model)
     assert Plan.from_json(made.to_json()) == made
     for pipeline in made.pipelines:
@@ -387,7 +387,7 @@ def test_bind_names_the_nodes_or_refuses() -> None:
 
 def test_table_shows_everything_at_a_glance() -> None:
     config = compose([MIXED])
-    cluster = ClusterDescription.from_config(config.cluster)
+    cluster = read_cluster(config.cluster)
     made = plan(config)
     buffer = io.StringIO()
     Console(file=buffer, width=120).print(render(made, cluster))

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.cluster import ClusterDescription, Machine
+from holmes_hpc.cluster import Machine, read_cluster
 from holmes_hpc.config.compose import compose
 from holmes_hpc.planner.cost.network import NetworkCost
 from holmes_hpc.planner.cost.rank_memory import memory_gib_per_rank
@@ -40,7 +40,7 @@ def mixed_layout(nodes: int, tensor: int, *, depth: int = 2, chunks: int = 1, ba
                       f"train.global_batch_size={batch}",
                       *(f"cluster.partitions.{name}.{key}" for name in ("ib", "roce")
                         for key in (f"nodes={nodes // 2}", "gpus_per_node=8"))])
-    cluster = ClusterDescription.from_config(config.cluster)
+    cluster = read_cluster(config.cluster)
     task = Task(PlanSettings.from_config(config), Architecture.from_config(config.model), cluster,
                 Machine.described(cluster))
     width = cluster.world_size // depth
@@ -85,7 +85,7 @@ def test_folding_unlike_pipelines_changes_little(ib: int, roce: int, gpus: int, 
     config = compose(["+cluster=mixed", "model=gpt_3_6b", f"train.global_batch_size={batch}",
                       f"cluster.partitions.ib.nodes={ib}", f"cluster.partitions.roce.nodes={roce}",
                       *(f"cluster.partitions.{each}.gpus_per_node={gpus}" for each in ("ib", "roce"))])
-    cluster = ClusterDescription.from_config(config.cluster)
+    cluster = read_cluster(config.cluster)
     task = Task(PlanSettings.from_config(config), Architecture.from_config(config.model), cluster,
                 Machine.described(cluster))
     fast = [(rank,) for rank in range(ib * gpus)]

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.config.compose import compose
 from holmes_hpc.config.describe import expected, settings, valid_words
 from holmes_hpc.config.schema import Parallel, Train
@@ -46,7 +46,7 @@ def test_a_plan_in_which_nobody_shares_says_nothing_and_the_table_says_the_rest(
     assert sums_in_words(plan(compose(alone), mode="slurm")) == []
     config = compose([MIXED, "parallel=holmes", "parallel.pipeline=2"])
     text = io.StringIO()
-    Console(file=text, width=120).print(render(plan(config), ClusterDescription.from_config(config.cluster)))
+    Console(file=text, width=120).print(render(plan(config), read_cluster(config.cluster)))
     assert BETWEEN in text.getvalue() and max(map(len, text.getvalue().splitlines())) <= 120
 
 

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.config.compose import compose
 from holmes_hpc.planner import plan, render
 
@@ -25,7 +25,7 @@ def fabrics(*overrides: str) -> list[list[str]]:
     """Return the cells of the table of fabrics, row by row."""
     config = compose(list(overrides))
     buffer = io.StringIO()
-    Console(file=buffer, width=200).print(render(plan(config, "slurm"), ClusterDescription.from_config(config.cluster)))
+    Console(file=buffer, width=200).print(render(plan(config, "slurm"), read_cluster(config.cluster)))
     lines = buffer.getvalue().splitlines()
     first = next(number for number, line in enumerate(lines) if line.strip() == "fabrics")
     rows = []

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from holmes_hpc.cluster import ClusterDescription, LinkRate, Machine
+from holmes_hpc.cluster import ClusterDescription, LinkRate, Machine, read_cluster
 from holmes_hpc.cluster.measured import MeasuredLink, to_json
 from holmes_hpc.config.compose import compose
 from holmes_hpc.config.schema import Cluster
 from holmes_hpc.planner import plan
 from holmes_hpc.planner.cost.network import NetworkCost
-from holmes_hpc.planner.making import task_of
 from holmes_hpc.planner.simulation.predict import step_collectives
 from holmes_hpc.planner.simulation.traffic import resource_words, used_networks
+from holmes_hpc.planner.task import task_of
 from holmes_hpc.values import Group, Plan
 
 
@@ -60,7 +60,7 @@ partitions:
   c: {{nodes: 2, gpus_per_node: 4, nic: {nic}, ethernet_gbps: 25}}
 links: [{links}]
 """
-    return ClusterDescription.from_config(OmegaConf.merge(OmegaConf.structured(Cluster), OmegaConf.create(text)))
+    return read_cluster(OmegaConf.merge(OmegaConf.structured(Cluster), OmegaConf.create(text)))
 
 
 def busy(machine: Machine, sender: int, receiver: int) -> dict[tuple[str, str], float]:
@@ -102,7 +102,7 @@ def test_a_measured_link_goes_before_a_links_rate(tmp_path: Path) -> None:
     path.write_text(json.dumps(to_json([MeasuredLink("ethernet", ("roce", "ib"), ("roce-1", "ib-1"), 8.0, 60.0)])))
     config = compose(["+cluster=mixed", f"cluster.measured={path}",
                       "cluster.links=[{between: [ib, roce], bandwidth_gbps: 100}]"])
-    machine = Machine.described(ClusterDescription.from_config(config.cluster))
+    machine = Machine.described(read_cluster(config.cluster))
     ib, _, roce, _ = machine.cluster.nodes
     assert machine.way(ib, roce) == machine.way(roce, ib) == ("", 8)
     assert machine.node_bandwidth_gbps(ib, "ethernet") == 8

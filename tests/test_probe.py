@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holmes_hpc.cluster import ClusterDescription, Machine
+from holmes_hpc.cluster import Machine, read_cluster
 from holmes_hpc.cluster.measured import MeasuredLink, to_json
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
@@ -26,7 +26,7 @@ def machine(tmp_path: Path, *overrides: str) -> Machine:
     path = tmp_path / "probe.json"
     path.write_text(json.dumps(to_json(LINKS, backend="gloo")))
     config = compose(["+cluster=mixed", f"cluster.measured={path}", *overrides])
-    return Machine.described(ClusterDescription.from_config(config.cluster))
+    return Machine.described(read_cluster(config.cluster))
 
 
 def test_measured_links_go_before_described_ones(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_measured_links_go_before_described_ones(tmp_path: Path) -> None:
     assert measured.node_bandwidth_gbps(roce, "ethernet") == 8
     assert measured.trunk_gbps("ib", "roce") == 9
     # What was not measured stays as described.
-    described = Machine.described(ClusterDescription.from_config(compose(["+cluster=mixed"]).cluster))
+    described = Machine.described(read_cluster(compose(["+cluster=mixed"]).cluster))
     assert measured.link("roce", roce, other_roce) == described.link("roce", roce, other_roce)
 
 
@@ -52,7 +52,7 @@ def test_only_pairs_at_once_tell_of_a_trunk(tmp_path: Path, pairs: int, together
     path.write_text(json.dumps(to_json([link])))
     config = compose(["+cluster=mixed", f"cluster.measured={path}",
                       "cluster.links=[{between: [ib, roce], shared_gbps: 10}]"])
-    assert Machine.described(ClusterDescription.from_config(config.cluster)).trunk_gbps("ib", "roce") == trunk
+    assert Machine.described(read_cluster(config.cluster)).trunk_gbps("ib", "roce") == trunk
 
 
 def test_an_emulation_keeps_its_own_rates(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_wrong_file_is_named(tmp_path: Path) -> None:
         if content is not None:
             path.write_text(content)
         with pytest.raises(ConfigurationError, match=words):
-            ClusterDescription.from_config(compose(["+cluster=mixed", f"cluster.measured={path}"]).cluster)
+            read_cluster(compose(["+cluster=mixed", f"cluster.measured={path}"]).cluster)
 
 
 def test_a_trunk_is_what_pairs_share_and_the_table_says_so() -> None:

@@ -17,7 +17,7 @@ from typing import cast
 
 import pytest
 
-from holmes_hpc.cluster import ClusterDescription, expand_hostlist
+from holmes_hpc.cluster import expand_hostlist, read_cluster
 from holmes_hpc.cluster.slurm import read_allocation, read_step
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
@@ -170,7 +170,7 @@ def test_a33_two_runs_on_one_node_meet_at_ports_of_their_own(tmp_path: Path) -> 
 def test_a38_interfaces_have_a_name_for_each_label() -> None:
     config = compose(["+cluster=mixed", "cluster.partitions.ib.interface=bond0",
                       "cluster.partitions.roce.interface=eno1", "cluster.partitions.roce.fabric_interface=enp6s0"])
-    ib, roce = (next(node for node in ClusterDescription.from_config(config.cluster).nodes if node.label == label)
+    ib, roce = (next(node for node in read_cluster(config.cluster).nodes if node.label == label)
                 for label in ("ib", "roce"))
     assert interfaces_of(ib) == {"local": "lo", "ib": "ib0", "ethernet": "bond0"}
     assert interfaces_of(roce) == {"local": "lo", "roce": "enp6s0", "ethernet": "eno1"}

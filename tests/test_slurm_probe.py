@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holmes_hpc.cluster import ClusterDescription, Machine
+from holmes_hpc.cluster import Machine, read_cluster
 from holmes_hpc.config.compose import compose
 from tests.runs_for_tests import newest_run
 from tests.slurm_cluster.fixture import MakeSlurm
@@ -39,7 +39,7 @@ def test_probe_and_a_run_that_probes_write_what_plans_use(make_slurm: MakeSlurm)
         assert 0.2 * rate < measured[key]["bandwidth_gbps"] < 1.05 * rate
 
     config = compose([*THREE, f"cluster.measured={kept}"])
-    machine = Machine.described(ClusterDescription.from_config(config.cluster))
+    machine = Machine.described(read_cluster(config.cluster))
     ib, _, roce = machine.cluster.nodes
     assert machine.link("ethernet", ib, roce).bandwidth_gbps == measured["ethernet", "ib", "roce"]["bandwidth_gbps"]
 

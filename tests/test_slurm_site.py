@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holmes_hpc import cli
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.node.diagnosis import node_findings
@@ -119,7 +119,7 @@ def test_the_written_file_is_a_cluster_file(saved: str, tmp_path: Path, capsys: 
     path = tmp_path / "site" / "cluster" / "ours.yaml"
     assert cli.run(["site", "ours", "--nodes", str(tmp_path / "nodes"), "--output", str(path)]) == 0
     config = compose([f"hydra.searchpath=[{tmp_path / 'site'}]", "+cluster=ours"])
-    assert ClusterDescription.from_config(config.cluster).world_size > 0
+    assert read_cluster(config.cluster).world_size > 0
     assert [fact for fact in check_fit(config.cluster, inventory(saved)) if fact.fatal] == []
     assert "marked `# ?`" in capsys.readouterr().err
     assert cli.run(["site", "ours", "--nodes", str(tmp_path / "nodes"), "--output", str(path)]) == 2
@@ -133,7 +133,7 @@ def test_ethernet_nics_of_the_written_file_have_no_slower_uplink_unasked(tmp_pat
     path.parent.mkdir()
     path.write_text(describe_site(inventory(saved), "ours"))
     config = compose([f"hydra.searchpath=[{tmp_path}]", "+cluster=ours"])
-    assert {node.ethernet_gbps for node in ClusterDescription.from_config(config.cluster).nodes} == {100}
+    assert {node.ethernet_gbps for node in read_cluster(config.cluster).nodes} == {100}
 
 
 def test_doctor_shows_a_nodes_adapters(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.cluster.slurm import read_allocation, read_place
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import LaunchImpossibleError
@@ -32,7 +32,7 @@ def decide(config: Any, environment: dict[str, str], *, partitions: set[str] | N
            nodes_of_job: int | None = None) -> Decision:
     probes = Probes(partitions=lambda: partitions, namespaces=lambda: (namespaces, "not allowed here"),
                     nodes_of_job=lambda job: nodes_of_job)
-    return decide_mode(config, ClusterDescription.from_config(config.cluster), environment, probes)
+    return decide_mode(config, read_cluster(config.cluster), environment, probes)
 
 
 @pytest.mark.parametrize(("environment", "mode"), [

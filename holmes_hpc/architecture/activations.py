@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from holmes_hpc.architecture.architecture import Architecture
+from holmes_hpc.architecture.dimensions import Dimensions
 
 _FLOAT32_BYTES = 4
 _TOKEN_BYTES = 8
 
 
-def kept_bytes(architecture: Architecture, unit: str, samples: int, element_bytes: int = 4) -> dict[str, int]:
+def kept_bytes(architecture: Dimensions, unit: str, samples: int, element_bytes: int = 4) -> dict[str, int]:
     """Return the bytes that a unit keeps for its backward over `samples` samples, without recomputation.
 
     Derived from what torch saves (a test compares): for a layer the inputs of both norms with their
@@ -46,7 +43,7 @@ def kept_bytes(architecture: Architecture, unit: str, samples: int, element_byte
     }
 
 
-def unfused_gpt_layer_bytes(architecture: Architecture, samples: int, *, tensor: int = 1,
+def unfused_gpt_layer_bytes(architecture: Dimensions, samples: int, *, tensor: int = 1,
                             sequence_parallel: bool = False) -> float:
     """Return the bytes that a GPT layer keeps on each rank at 16 bit, with dropout and an unfused core.
 

@@ -11,31 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from holmes_hpc.architecture import activations, flops
-from holmes_hpc.architecture.kinds import is_gated
+from holmes_hpc.architecture.dimensions import Dimensions
 from holmes_hpc.architecture.parameters import ParameterInfo, unit_parameters
 from holmes_hpc.errors import ConfigurationError
 
 
 @dataclass(frozen=True)
-class Architecture:
-    """A decoder-only transformer; the fields are those of `config.model` with every default resolved."""
-
-    name: str
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    num_kv_heads: int
-    ffn_hidden_size: int
-    vocab_size: int
-    sequence_length: int
-    tied_embeddings: bool
-    normalization: str
-    activation: str
-    position_embedding: str
-    rotary_base: float
-    bias: bool
-    normalization_epsilon: float
-    initialization_std: float
+class Architecture(Dimensions):
+    """A decoder-only transformer: its dimensions, and what follows from them."""
 
     @classmethod
     def from_config(cls, model_config: Any) -> Architecture:
@@ -65,21 +48,6 @@ class Architecture:
             normalization_epsilon=float(model_config.normalization_epsilon),
             initialization_std=float(model_config.initialization_std),
         )
-
-    @property
-    def head_size(self) -> int:
-        """Return the width of one attention head."""
-        return self.hidden_size // self.num_heads
-
-    @property
-    def kv_size(self) -> int:
-        """Return the width of all key heads together, which is also that of all value heads."""
-        return self.num_kv_heads * self.head_size
-
-    @property
-    def gated(self) -> bool:
-        """Return whether the feed-forward layer has a third matrix, the gate's. Raises ConfigurationError."""
-        return is_gated(self.activation)
 
     @property
     def units(self) -> tuple[str, ...]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from holmes_hpc.architecture.architecture import Architecture
+from holmes_hpc.architecture.dimensions import Dimensions
+from holmes_hpc.architecture.parameters import unit_parameters
 
 
-def forward_flops(architecture: Architecture, unit: str, tokens: int) -> dict[str, int]:
+def forward_flops(architecture: Dimensions, unit: str, tokens: int) -> dict[str, int]:
     """Return the operations of a unit's forward over `tokens` tokens of full samples, by part.
 
     Parts of a layer: `attention_projection`, `feed_forward` (matrix products) and `attention_core` (scores
@@ -30,7 +28,7 @@ def forward_flops(architecture: Architecture, unit: str, tokens: int) -> dict[st
     }
 
 
-def forward_bytes(architecture: Architecture, unit: str, tokens: int,
+def forward_bytes(architecture: Dimensions, unit: str, tokens: int,
                   element_bytes: int = 4) -> dict[str, int]:
     """Return the bytes that a unit's forward moves to and from memory when no two operations are fused.
 
@@ -39,7 +37,7 @@ def forward_bytes(architecture: Architecture, unit: str, tokens: int,
     `attention_core` is a fused core, which reads queries, keys and values and writes its output. The head's
     `loss` reads and writes the logits in float32.
     """
-    weights = sum(info.count for info in architecture.unit_parameters(unit)) * element_bytes
+    weights = sum(info.count for info in unit_parameters(architecture, unit)) * element_bytes
     hidden, kv, ffn = architecture.hidden_size, architecture.kv_size, architecture.ffn_hidden_size
     line = tokens * element_bytes
     if unit == "head":

@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from holmes_hpc.architecture.dimensions import Dimensions
 from holmes_hpc.architecture.kinds import has_bias
-
-if TYPE_CHECKING:
-    from holmes_hpc.architecture.architecture import Architecture
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,7 @@ class ParameterInfo:
 
 
 @lru_cache(maxsize=4096)
-def unit_parameters(architecture: Architecture, unit: str) -> tuple[ParameterInfo, ...]:
+def unit_parameters(architecture: Dimensions, unit: str) -> tuple[ParameterInfo, ...]:
     """Return the parameters of one unit, in the order in which the forward meets them.
 
     Raises KeyError for a unit that the model has not.
@@ -47,10 +44,11 @@ def unit_parameters(architecture: Architecture, unit: str) -> tuple[ParameterInf
     prefix, _, layer = unit.partition(".")
     if prefix == "layers" and layer.isdecimal() and int(layer) < architecture.num_layers:
         return _layer(architecture, unit)
-    raise KeyError(f"{unit}: {architecture.name} has no such unit; it has {', '.join(architecture.units)}")
+    raise KeyError(f"{unit}: {architecture.name} has no such unit; units are embedding.token, embedding, "
+                   f"layers.0 to layers.{architecture.num_layers - 1} and head")
 
 
-def _layer(architecture: Architecture, unit: str) -> tuple[ParameterInfo, ...]:
+def _layer(architecture: Dimensions, unit: str) -> tuple[ParameterInfo, ...]:
     hidden, kv, ffn = architecture.hidden_size, architecture.kv_size, architecture.ffn_hidden_size
     attention, feed_forward = f"{unit}.attention", f"{unit}.feed_forward"
     gate = _linear(architecture, f"{feed_forward}.gate", ffn, hidden, 0, unit)
@@ -67,7 +65,7 @@ def _layer(architecture: Architecture, unit: str) -> tuple[ParameterInfo, ...]:
     )
 
 
-def _linear(architecture: Architecture, name: str, rows: int, columns: int, split_dim: int,
+def _linear(architecture: Dimensions, name: str, rows: int, columns: int, split_dim: int,
             unit: str) -> tuple[ParameterInfo, ...]:
     """Return weight and bias of `x @ weight.T + bias`.
 
@@ -79,7 +77,7 @@ def _linear(architecture: Architecture, name: str, rows: int, columns: int, spli
     return (weight, bias) if architecture.bias else (weight,)
 
 
-def _norm(architecture: Architecture, name: str, unit: str) -> tuple[ParameterInfo, ...]:
+def _norm(architecture: Dimensions, name: str, unit: str) -> tuple[ParameterInfo, ...]:
     weight = ParameterInfo(f"{name}.weight", (architecture.hidden_size,), None, unit)
     bias = ParameterInfo(f"{name}.bias", (architecture.hidden_size,), None, unit)
     return (weight, bias) if architecture.bias and has_bias(architecture.normalization) else (weight,)

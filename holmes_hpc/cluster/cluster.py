@@ -1,8 +1,7 @@
 """The cluster of a run as a value: nodes in rank order, the fabrics they form, the links between those.
 
 A fabric is a set of nodes that reach each other by the same fast network. Inside a fabric its NICs carry the
-traffic, between fabrics the nodes' Ethernet does. `from_config` in `cluster/read.py` makes it from a cluster
-file.
+traffic, between fabrics the nodes' Ethernet does. `cluster/read.py` makes it from a cluster file.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from holmes_hpc.cluster.calibrated import CalibratedGpu
 from holmes_hpc.cluster.measured import INSIDE_NODES, MeasuredLink
@@ -86,16 +84,6 @@ class ClusterDescription:
     """links that a probe measured, which go before what is described"""
     calibrated: tuple[CalibratedGpu, ...] = ()
     """GPU kinds whose speed finished runs corrected"""
-
-    @classmethod
-    def from_config(cls, config: Any) -> ClusterDescription:
-        """Return the cluster that `config.cluster` describes, in its full or its short form.
-
-        Raises ConfigurationError, with the path of the setting, for a description that makes no sense.
-        """
-        from holmes_hpc.cluster.read import read_cluster
-
-        return read_cluster(config)
 
     @cached_property
     def _first_ranks(self) -> tuple[int, ...]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from holmes_hpc.cluster.nccl import node_environment
 from holmes_hpc.cluster.nics import DEFAULT_INTERFACES, ETHERNET
-from holmes_hpc.comm import nccl
 from holmes_hpc.errors import NetworkError
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from holmes_hpc.emulation.network import EmulatedNode
 
 LOOPBACK = "lo"
+
+
 @dataclass(frozen=True)
 class NodeNetworks:
     """The networks of one node: network family to interface (for gloo), and the environment for NCCL.
@@ -36,7 +38,7 @@ class NodeNetworks:
             # Last, so that on nodes without a fast NIC both kinds of group take the one that `interface` names.
             ETHERNET: node.interface or DEFAULT_INTERFACES[ETHERNET],
         }
-        environment = nccl.node_environment(node.hca, node.gid_index, node.interface)
+        environment = node_environment(node.hca, node.gid_index, node.interface)
         return cls(name or node.slot, interfaces, node.label, environment)
 
     @classmethod

@@ -15,7 +15,7 @@ from holmes_hpc.words import counted
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _NAME = re.compile(r"\w[\w .,=+@-]*")
-_LAYER_SPLITS = ("adaptive", "holmes", "uniform")
+LAYER_SPLITS = ("adaptive", "holmes", "uniform")
 _TIME_LIMIT = re.compile(r"(\d+-)?\d+(:\d+){0,2}|infinite|unlimited", re.IGNORECASE)
 MOST_RANKS = 65_536
 """Ranks that are planned. The search takes a quarter of a minute for 4,096 and longer with each more."""
@@ -74,10 +74,10 @@ def _layer_split(config: DictConfig) -> None:
                 "equal."
             )
         _split_length(split, config)
-    elif split not in _LAYER_SPLITS:
+    elif split not in LAYER_SPLITS:
         raise ConfigurationError(
-            f"parallel.layer_split={split}: expected one of {', '.join(_LAYER_SPLITS)}, or a list of layer counts such "
-            f"as [2,2].{near(str(split), _LAYER_SPLITS)}"
+            f"parallel.layer_split={split}: expected one of {', '.join(LAYER_SPLITS)}, or a list of layer counts such "
+            f"as [2,2].{near(str(split), LAYER_SPLITS)}"
         )
     count = config.parallel.chunks or 1
     if stages is not None and stages * count > layers:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.errors import HolmesError, LaunchImpossibleError
 from holmes_hpc.launch.in_turn import run_in_turn
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
@@ -75,7 +75,7 @@ def _where(configs: Sequence[Any], words: Sequence[str]) -> str:
     probes = Probes()
     once = dataclasses.replace(probes, partitions=functools.cache(probes.partitions),
                                namespaces=functools.cache(probes.namespaces))
-    decisions = [decide_mode(config, ClusterDescription.from_config(config.cluster), os.environ, once)
+    decisions = [decide_mode(config, read_cluster(config.cluster), os.environ, once)
                  for config in configs]
     modes = {decision.mode for decision in decisions}
     if "rank" in modes:

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import ClusterDescription, read_cluster
 from holmes_hpc.data.before import check_data_files
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.here.ended import settle_ended
@@ -55,7 +55,7 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
 
     `brief`: of the plan only a line is printed, and of the report its pictures are made.
     """
-    cluster = ClusterDescription.from_config(config.cluster)
+    cluster = read_cluster(config.cluster)
     decision = decide_mode(config, cluster, os.environ)
     if decision.mode == "rank":
         run_as_rank(config)

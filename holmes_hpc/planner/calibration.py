@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.cluster.calibrated import CalibratedGpu, to_json
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.paths import unreadable
@@ -102,7 +102,7 @@ def _unread(folder: RunFolder, error: Exception) -> ConfigurationError:
 def simulated(config: Any, plan: Plan, *, emulated: bool, calibrated: Sequence[CalibratedGpu]
               ) -> tuple[Task, Mapping[Key, float], float]:
     """Return the task of a run, median seconds of each rank's actions, and the step, with these calibrations alone."""
-    plain = ClusterDescription.from_config(OmegaConf.merge(config.cluster, {"calibrated": None}))
+    plain = read_cluster(OmegaConf.merge(config.cluster, {"calibrated": None}))
     here = "local" if str(config.launch.mode) == "local" else "emulated"
     task, layout = restore(config, plan, here if emulated else "slurm",
                            dataclasses.replace(plain, calibrated=tuple(calibrated)))

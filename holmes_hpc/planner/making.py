@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from holmes_hpc.architecture import Architecture
-from holmes_hpc.cluster import ClusterDescription, Machine
+from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.cluster.host import speed_words
 from holmes_hpc.cluster.measured import links_in_words
 from holmes_hpc.planner.cost.network import Resource
-from holmes_hpc.planner.garbage import rare_collections
 from holmes_hpc.planner.search.fewer_nodes import faster_on_fewer, left_out
 from holmes_hpc.planner.search.priced import Priced
 from holmes_hpc.planner.search.search import search
 from holmes_hpc.planner.simulation.traffic import Load, busy_seconds, loads, network_bytes, resource_words
-from holmes_hpc.planner.task import PlanSettings, Task
-from holmes_hpc.planner.telling.describe import seconds_words
+from holmes_hpc.planner.task import Task, task_of
 from holmes_hpc.planner.telling.slow_links import limiting_link
 from holmes_hpc.schedule.building import make_schedule, slow_hops
 from holmes_hpc.values import NetworkBytes, Plan, RankPlace, Rejected
-from holmes_hpc.words import counted
+from holmes_hpc.words import counted, seconds_words
 
-_HERE = ("emulated", "local")
+_RARE = (200_000, 50, 100)
+"""Values made between two looks for cycles, by generation."""
 
 
 def plan(config: Any, mode: str | None = None, cluster: ClusterDescription | None = None,
@@ -37,17 +37,10 @@ def plan(config: Any, mode: str | None = None, cluster: ClusterDescription | Non
     Raises ConfigurationError for settings that contradict one another, PlanRefusedError when no plan exists.
     """
     task = task_of(config, mode, cluster)
-    with rare_collections():
+    with _rare_collections():
         made = assemble(task, *search(task, progress))
         fewer = faster_on_fewer(task, made.predicted.step_seconds)
         return made if fewer is None else dataclasses.replace(made, notes=(*made.notes, _on_fewer(task, made, fewer)))
-
-
-def task_of(config: Any, mode: str | None = None, cluster: ClusterDescription | None = None) -> Task:
-    """Return what `plan` plans for; the arguments are its own."""
-    cluster = cluster or ClusterDescription.from_config(config.cluster)
-    machine = _machine(cluster, mode or str(config.launch.mode))
-    return Task(PlanSettings.from_config(config), Architecture.from_config(config.model), cluster, machine)
 
 
 def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
@@ -88,12 +81,6 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
 def _bytes_by_network(task: Task, found: Sequence[Load]) -> tuple[NetworkBytes, ...]:
     sent = network_bytes(task, found)
     return tuple(NetworkBytes(network, round(sent[network])) for network in sorted(sent))
-
-
-def _machine(cluster: ClusterDescription, mode: str) -> Machine:
-    if mode in _HERE and cluster.compute != "timed":
-        return Machine.emulated(cluster, shaped=mode == "emulated")
-    return Machine.described(cluster)
 
 
 def _places(task: Task) -> tuple[RankPlace, ...]:
@@ -173,3 +160,18 @@ def _slow_link(task: Task, best: Priced, busy: Mapping[Resource, float]) -> list
             f"{seconds_words(link.seconds_without)} instead of {seconds_words(seconds)} if that link took no time: "
             f"{', '.join(remedies)}; else only compression or local steps between synchronisations would help, and "
             "neither is built yet"]
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Look for cycles rarely inside: a search makes hardly any, and on 512 GPUs a fifth of its time went there.
+
+    What was set before is set again afterwards; a collector that was switched off stays so.
+    """
+    before = gc.get_threshold()
+    if before[0]:
+        gc.set_threshold(*map(max, before, _RARE))
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

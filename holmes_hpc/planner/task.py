@@ -10,9 +10,9 @@ from typing import Any
 
 from holmes_hpc import registry
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.cluster import ClusterDescription, Machine
+from holmes_hpc.cluster import ClusterDescription, Machine, read_cluster
+from holmes_hpc.config.rules import LAYER_SPLITS
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
-from holmes_hpc.planner.strategies.layer_split import LAYER_SPLITS
 from holmes_hpc.schedule.building import SCHEDULES
 from holmes_hpc.values import Synchronization
 from holmes_hpc.values.capabilities import ENGINE
@@ -21,6 +21,8 @@ _BUCKET_MIB = 64.0
 """Large enough that NCCL reaches its rate over a dozen ranks (Megatron takes 160 MB of gradients)."""
 _BUCKET_MIB_CPU = 2.0
 """Gloo reaches its rate from 1 to 4 MB on; small models need several buckets to hide any."""
+_HERE = ("emulated", "local")
+"""Modes whose ranks compute on this machine."""
 STRATEGIES = ("auto", "holmes", "megatron", "flashflex", "manual")
 
 
@@ -157,3 +159,16 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str) or not hasattr(value, "__iter__"):
         return value
     return [_plain(item) for item in value]
+
+
+def task_of(config: Any, mode: str | None = None, cluster: ClusterDescription | None = None) -> Task:
+    """Return what `plan` plans for; the arguments are its own."""
+    cluster = cluster or read_cluster(config.cluster)
+    machine = _machine(cluster, mode or str(config.launch.mode))
+    return Task(PlanSettings.from_config(config), Architecture.from_config(config.model), cluster, machine)
+
+
+def _machine(cluster: ClusterDescription, mode: str) -> Machine:
+    if mode in _HERE and cluster.compute != "timed":
+        return Machine.emulated(cluster, shaped=mode == "emulated")
+    return Machine.described(cluster)

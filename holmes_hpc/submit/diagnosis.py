@@ -60,10 +60,10 @@ def job_findings(config: Any, environment: Mapping[str, str], *, has_cluster: bo
 
 
 def _job_fits(config: Any, allocation: Allocation, nodes: int) -> Iterator[Finding]:
-    from holmes_hpc.cluster import ClusterDescription
+    from holmes_hpc.cluster import read_cluster
 
     try:
-        wanted = len(ClusterDescription.from_config(config.cluster).nodes)
+        wanted = len(read_cluster(config.cluster).nodes)
     except HolmesError:
         return  # said elsewhere
     if nodes < wanted:

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import types
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -126,6 +127,14 @@ class ScheduleChoice:
     hop_warmups: tuple[tuple[int, ...], ...] = ()
     stage_times: tuple[tuple[tuple[int, ...], ...], ...] = ()
     hop_times: tuple[tuple[tuple[int, ...], ...], ...] = ()
+
+    def for_pipelines(self, chosen: Sequence[int]) -> ScheduleChoice:
+        """Return this choice for some of the pipelines: the rows that it has for each."""
+        def pick(rows: tuple[Value, ...]) -> tuple[Value, ...]:
+            return tuple(rows[p] for p in chosen) if len(rows) > 1 else rows
+
+        return dataclasses.replace(self, hop_warmups=pick(self.hop_warmups), stage_times=pick(self.stage_times),
+                                   hop_times=pick(self.hop_times))
 
 
 @dataclass(frozen=True)

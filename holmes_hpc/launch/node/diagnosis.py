@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from holmes_hpc.cluster import ClusterDescription, Node
+from holmes_hpc.cluster import Node, read_cluster
 from holmes_hpc.cluster.nccl import check_environment
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.findings import FAIL, NOTE, OK, Finding
@@ -30,7 +30,7 @@ def node_findings(config: Any, environment: Mapping[str, str], *, has_cluster: b
     if label is None:
         return
     try:
-        cluster = ClusterDescription.from_config(config.cluster)
+        cluster = read_cluster(config.cluster)
     except HolmesError:
         return  # said elsewhere
     node = next(node for node in cluster.nodes if node.label == label)

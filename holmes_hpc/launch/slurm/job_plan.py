@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import ClusterDescription, read_cluster
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.planner import plan
 from holmes_hpc.values import Plan
@@ -18,7 +18,7 @@ def plan_for_job(config: Any, cluster: ClusterDescription | None = None,
     Raises ConfigurationError where the plan leaves nodes out (`parallel.leave_nodes_out`): the job would hold them for
     nothing, and its step have ranks on them that the plan knows nothing of. Else as `plan` does.
     """
-    held = cluster or ClusterDescription.from_config(config.cluster)
+    held = cluster or read_cluster(config.cluster)
     chosen = plan(config, mode="slurm", cluster=held, progress=progress)
     used = {place.slot for place in chosen.ranks}
     idle = [node.slot for node in held.nodes if node.slot not in used]

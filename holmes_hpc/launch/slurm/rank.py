@@ -15,7 +15,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from holmes_hpc.cluster import ClusterDescription, Machine
+from holmes_hpc.cluster import Machine, read_cluster
 from holmes_hpc.cluster.nccl import check_environment, node_environment
 from holmes_hpc.cluster.nics import ETHERNET
 from holmes_hpc.cluster.slurm.step import StepLayout
@@ -120,7 +120,7 @@ def _start_before(start: Start) -> Start | None:
 
 def _say_no_gpus(config: Any, allocation: Allocation, meeting: Meeting) -> None:
     """Say so where ranks compute on CPUs although the cluster file describes GPUs, unless that was asked for."""
-    kinds = dict.fromkeys(node.gpu for node in ClusterDescription.from_config(config.cluster).nodes)
+    kinds = dict.fromkeys(node.gpu for node in read_cluster(config.cluster).nodes)
     described = [kind for kind in kinds if kind != "cpu"]
     if allocation.backend == GLOO and described and str(config.launch.backend) == AUTO:
         _say(meeting.start.run, meeting.layout,
@@ -138,7 +138,7 @@ def _say_failed_before(before: Start | None, nodes: Sequence[str]) -> None:
 
 def _settings(config: Any, start: Start, layout: StepLayout, plan: Plan, allocation: Allocation,
               stopping: Stopping) -> RankSettings:
-    cluster = ClusterDescription.from_config(config.cluster)
+    cluster = read_cluster(config.cluster)
     place = plan.ranks[layout.rank]
     node = next(node for node in cluster.nodes if node.slot == place.slot)
     interfaces = interfaces_of(node)

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from holmes_hpc.planner.simulation.buckets import Overlap
 from holmes_hpc.values import Group, Pipeline, Reduction
 
 Made = TypeVar("Made")
+
+
+class Overlap(Protocol):
+    """What is overlapped: the fields of a plan's synchronization."""
+
+    @property
+    def sharded(self) -> bool: ...
+    @property
+    def overlap_grad_reduce(self) -> bool: ...
+    @property
+    def overlap_param_gather(self) -> bool: ...
+    @property
+    def bucket_mib(self) -> float: ...
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.planner.layout.layout import Layout
+from holmes_hpc.planner.layout.layout import Layout, Overlap
 from holmes_hpc.planner.layout.ownership import element_count
-from holmes_hpc.planner.simulation.buckets import divides
 from holmes_hpc.planner.task import Task
-from holmes_hpc.values import Reduction
+from holmes_hpc.values import Group, Reduction
 
 
 def updated_parameters(task: Task, layout: Layout) -> dict[int, float]:
@@ -34,6 +33,15 @@ def _sharing(reduction: Reduction, layout: Layout) -> list[tuple[int, ...]]:
     if layout.overlap is not None and divides(reduction, layout.groups, layout.overlap):
         return [layout.groups[i].ranks for i in reduction.inner]
     return [(owner,) for owner in reduction.owners]
+
+
+def divides(reduction: Reduction, groups: Sequence[Group], overlap: Overlap) -> bool:
+    """Return whether the owners share the optimizer's state of a reduction: `Reduction.divides` of a layout's part.
+
+    Not by the owners: of those that do the same, only one may be left.
+    """
+    several = any(len(groups[i].ranks) > 1 for i in (*reduction.inner, *reduction.outer))
+    return overlap.sharded and several and (reduction.sharded or not reduction.outer)
 
 
 def sharers(owners: Mapping[str, int], fabric: str, *, two_level: bool) -> int:

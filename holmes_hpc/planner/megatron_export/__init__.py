@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.cluster.nics import NICS
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
 from holmes_hpc.planner.making import plan as make_plan
@@ -24,10 +24,9 @@ from holmes_hpc.planner.megatron_export.scripts import (
     run_script,
 )
 from holmes_hpc.planner.strategies.shapes import divisors
-from holmes_hpc.planner.telling.describe import seconds_words
 from holmes_hpc.planner.telling.restore import restore
 from holmes_hpc.values import Plan, Prediction
-from holmes_hpc.words import counted
+from holmes_hpc.words import counted, seconds_words
 
 __all__ = ["Export", "export"]
 
@@ -97,7 +96,7 @@ def _try(config: Any, refusals: list[PlanRefusedError]) -> Export | None:
 
 def _data_degrees(config: Any) -> tuple[int, ...]:
     """Return the largest data-parallel degrees that the smallest fabric can be divided into."""
-    cluster = ClusterDescription.from_config(config.cluster)
+    cluster = read_cluster(config.cluster)
     smallest = min(sum(node.gpus for node in nodes) for nodes in cluster.fabrics.values())
     return divisors(smallest)[::-1][:_MOST_DEGREES]
 

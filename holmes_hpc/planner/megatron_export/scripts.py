@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from holmes_hpc.cluster import ClusterDescription, Node
 from holmes_hpc.cluster.nccl import node_environment
 from holmes_hpc.planner.megatron_export.mapping import Grid
-from holmes_hpc.planner.telling.describe import numbers
 from holmes_hpc.values import Plan
+from holmes_hpc.words import numbers
 
 _RANKS_A_LINE = 16
 

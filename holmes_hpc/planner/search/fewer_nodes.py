@@ -18,7 +18,7 @@ from holmes_hpc.planner.search.shortlist import price_best
 from holmes_hpc.planner.strategies.fleets.space import space_with_degrees
 from holmes_hpc.planner.strategies.unlike import asymmetric_proposals, micro_batch_sizes_of
 from holmes_hpc.planner.task import Task
-from holmes_hpc.planner.telling.describe import shorten
+from holmes_hpc.words import shorten
 
 _WORTH_TELLING = 0.95
 """Of the step on all nodes, below which a step on some of them is told."""

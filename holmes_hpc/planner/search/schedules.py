@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -129,12 +128,3 @@ def _words(choice: ScheduleChoice) -> Iterator[str]:
         yield f"warm-up +{choice.warmup_extra}"
     if choice.turns:
         yield "turns"
-
-
-def for_pipelines(choice: ScheduleChoice, chosen: Sequence[int]) -> ScheduleChoice:
-    """Return a schedule's choice for some of the pipelines: the rows that it has for each."""
-    def pick(rows: tuple[Item, ...]) -> tuple[Item, ...]:
-        return tuple(rows[p] for p in chosen) if len(rows) > 1 else rows
-
-    return dataclasses.replace(choice, hop_warmups=pick(choice.hop_warmups), stage_times=pick(choice.stage_times),
-                               hop_times=pick(choice.hop_times))

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Protocol
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.planner.cost.network import NetworkCost, Traffic
+from holmes_hpc.planner.layout.layout import Overlap
 from holmes_hpc.planner.layout.ownership import element_count, stage_units
+from holmes_hpc.planner.layout.sharing import divides
 from holmes_hpc.planner.simulation.collectives import Bucket
 from holmes_hpc.schedule.policies import Place
 from holmes_hpc.values import Group, Pipeline, Reduction
@@ -21,19 +22,6 @@ from holmes_hpc.values.owned import Owned
 _GRADIENT_BYTES = 4
 _MOST_BUCKETS = 34
 """Buckets of a reduction that are simulated; of more, those of one size are taken together (the last three are not)."""
-
-
-class Overlap(Protocol):
-    """What is overlapped: the fields of a plan's synchronization."""
-
-    @property
-    def sharded(self) -> bool: ...
-    @property
-    def overlap_grad_reduce(self) -> bool: ...
-    @property
-    def overlap_param_gather(self) -> bool: ...
-    @property
-    def bucket_mib(self) -> float: ...
 
 
 class Buckets:
@@ -99,15 +87,6 @@ class Buckets:
     def _needed(self, reduction: Reduction, units: set[str]) -> dict[Place, float]:
         return {place: min(self.spans[place][unit][0] for unit in here)
                 for place in self._places(reduction) if (here := units & self.spans[place].keys())}
-
-
-def divides(reduction: Reduction, groups: Sequence[Group], overlap: Overlap) -> bool:
-    """Return whether the owners share the optimizer's state of a reduction: `Reduction.divides` of a layout's part.
-
-    Not by the owners: of those that do the same, only one may be left.
-    """
-    several = any(len(groups[i].ranks) > 1 for i in (*reduction.inner, *reduction.outer))
-    return overlap.sharded and several and (reduction.sharded or not reduction.outer)
 
 
 def _spans(architecture: Architecture, units: Sequence[str]) -> Mapping[str, tuple[float, float]]:

@@ -10,7 +10,6 @@ from holmes_hpc.planner.cost.rank_memory import RankMemory, memory_per_rank
 from holmes_hpc.planner.cost.stages import GIB
 from holmes_hpc.planner.layout.layout import Layout
 from holmes_hpc.planner.layout.sharing import updated_parameters
-from holmes_hpc.planner.search.schedules import for_pipelines
 from holmes_hpc.planner.simulation.events import Prices, Timeline, simulate
 from holmes_hpc.planner.simulation.long_steps import Shortened, shortened
 from holmes_hpc.planner.simulation.prices import compute_cost, core_pools, price
@@ -111,7 +110,7 @@ def _simulate(task: Task, layout: Layout, choice: ScheduleChoice,
         return simulate(schedule, layout.reductions, prices), peak_in_flight(schedule)
     few = representatives(task, layout)
     folded = few.folded(turns=choice.turns)
-    own = for_pipelines(for_pipelines(choice, few.replicas.chosen), folded.kept)
+    own = choice.for_pipelines(few.replicas.chosen).for_pipelines(folded.kept)
     schedule = make_schedule(_with_counts(folded.pipelines, counts), folded.groups, folded.reductions, own)
     schedule = with_gathers(schedule, folded.reductions, folded.prices)
     timeline = simulate(schedule, folded.reductions, folded.prices)

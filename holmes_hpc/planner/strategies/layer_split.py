@@ -11,8 +11,6 @@ from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.cost.rank_memory import USABLE_FRACTION
 from holmes_hpc.words import counted
 
-LAYER_SPLITS = ("adaptive", "holmes", "uniform")
-
 
 @dataclass(frozen=True)
 class StageCost:

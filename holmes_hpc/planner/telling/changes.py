@@ -17,11 +17,11 @@ from holmes_hpc.planner.search.fewer_nodes import faster_on_fewer, left_out
 from holmes_hpc.planner.search.schedules import candidate_schedules
 from holmes_hpc.planner.simulation.predict import predict
 from holmes_hpc.planner.task import Task
-from holmes_hpc.planner.telling.describe import seconds_words
 from holmes_hpc.planner.telling.slow_links import faster_ethernet, on_cluster
 from holmes_hpc.schedule.turns import turn_ranks
 from holmes_hpc.values import Group, Pipeline, Plan, Prediction, ScheduleChoice, Synchronization
 from holmes_hpc.values.capabilities import ENGINE
+from holmes_hpc.words import seconds_words
 
 MOST_CHANGES = 4
 _LEAST_GAIN = 0.01

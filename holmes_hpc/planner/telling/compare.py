@@ -12,9 +12,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holmes_hpc.planner.telling.describe import numbers, shorten
 from holmes_hpc.values import Pipeline, Plan
-from holmes_hpc.words import counted
+from holmes_hpc.words import counted, numbers, shorten
 
 _MOST_KINDS_OF_PIPELINE = 4
 

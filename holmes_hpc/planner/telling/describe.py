@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from rich import box
 from rich.console import Group as Lines
 from rich.console import RenderableType
@@ -14,12 +12,11 @@ from rich.text import Text
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.planner.telling.sums import sums_in_words
 from holmes_hpc.values import Pipeline, Plan, Prediction
-from holmes_hpc.words import counted
+from holmes_hpc.words import counted, numbers, seconds_words, shorten
 
 _MOST_PIPELINES = 8
 _MOST_STAGE_COLUMNS = 5
 _MOST_PIPELINE_COLUMNS = 3
-_SECONDS_DIGITS = 3
 
 
 def render(plan: Plan, cluster: ClusterDescription) -> RenderableType:
@@ -167,26 +164,3 @@ def _step(predicted: Prediction | None) -> str:
 
 def _memory(predicted: Prediction | None) -> str:
     return "-" if predicted is None else f"{max(predicted.memory_gib_per_rank):.1f} GiB"
-
-
-def seconds_words(seconds: float) -> str:
-    """Return a duration with three digits: `21.2 ms`, `6.3 s`."""
-    return f"{1000 * seconds:.{_SECONDS_DIGITS}g} ms" if seconds < 1 else f"{seconds:.{_SECONDS_DIGITS}g} s"
-
-
-def numbers(ranks: Iterable[int]) -> str:
-    """Return ranks in short: `0-3, 8`."""
-    ordered = sorted(ranks)
-    runs: list[list[int]] = []
-    for rank in ordered:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
-def shorten(names: Iterable[str]) -> str:
-    """Return names in short: the first and the last of many."""
-    listed: Sequence[str] = list(names)
-    return ", ".join(listed) if len(listed) <= 4 else f"{listed[0]} ... {listed[-1]} ({len(listed)})"

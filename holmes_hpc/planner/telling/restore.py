@@ -9,8 +9,7 @@ from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.planner.layout.layout import Layout
 from holmes_hpc.planner.layout.node_kinds import on_nodes
-from holmes_hpc.planner.making import task_of
-from holmes_hpc.planner.task import Task
+from holmes_hpc.planner.task import Task, task_of
 from holmes_hpc.values import Plan
 from holmes_hpc.words import counted
 

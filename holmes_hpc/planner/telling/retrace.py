@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from holmes_hpc.planner.cost.network import Resource
 from holmes_hpc.planner.layout.layout import Layout
-from holmes_hpc.planner.search.schedules import for_pipelines
 from holmes_hpc.planner.simulation.events import Prices, simulate
 from holmes_hpc.planner.simulation.long_steps import actions_of
 from holmes_hpc.planner.simulation.predict import with_gathers
@@ -77,12 +76,12 @@ def _without_replicas(task: Task, layout: Layout, choice: ScheduleChoice, folded
     if core_pools(task)[0]:
         return layout, choice, price(task, layout), dict.fromkeys(range(task.cluster.world_size), 1)
     found = representatives(task, layout)
-    few, own, same = found.layout, for_pipelines(choice, found.replicas.chosen), found.replicas.rank_like()
+    few, own, same = found.layout, choice.for_pipelines(found.replicas.chosen), found.replicas.rank_like()
     if not folded:
         return few, own, found.prices, Counter(same.values())
     less = found.folded(turns=choice.turns)
     few = dataclasses.replace(few, pipelines=less.pipelines, groups=less.groups, reductions=less.reductions)
-    return few, for_pipelines(own, less.kept), less.prices, Counter(less.rank_like[rank] for rank in same.values())
+    return few, own.for_pipelines(less.kept), less.prices, Counter(less.rank_like[rank] for rank in same.values())
 
 
 def _shorten(layout: Layout, choice: ScheduleChoice, most_actions: int) -> Layout:
