@@ -126,10 +126,10 @@ def test_torch_logs_errors_unless_the_user_chose_a_level() -> None:
     assert chosen["TORCH_CPP_LOG_LEVEL"] == "INFO"
 
 
-@pytest.mark.parametrize("module", ["supervisor", "slurm_rank"])
+@pytest.mark.parametrize("module", ["here.supervisor", "slurm.rank"])
 def test_the_level_is_set_before_torch_is_imported(module: str) -> None:
     """torch reads it when it is loaded: nothing that the launcher imports may load it before."""
-    text = (ROOT / "holmes_hpc" / "launch" / f"{module}.py").read_text()
+    text = (ROOT / "holmes_hpc" / "launch" / f"{module.replace('.', '/')}.py").read_text()
     loads = min(text.find(words) for words in ("import torch\n", "import run_rank") if words in text)
     assert 0 < text.find("errors_only(os.environ)") < loads
     program = f"import sys, holmes_hpc.launch.{module}; sys.exit('torch' in sys.modules)"
