@@ -1,0 +1,36 @@
+"""The table of faults in the documentation: every row names a test that exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from tests.runs_for_tests import ROOT
+
+TABLE = ROOT / "docs" / "faults.md"
+_TEST = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
+
+
+def rows() -> list[list[str]]:
+    """Return the cells of every row, heads and rules left out."""
+    lines = [line for line in TABLE.read_text().splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))] for line in lines]
+    return [row for row in cells if row[0] != "fault" and not set(row[0]) <= {"-"}]
+
+
+def functions_of(path: Path) -> set[str]:
+    """Return the names of the test functions in a file."""
+    return {node.name for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+
+
+def test_every_row_says_what_happens_and_names_tests_that_exist() -> None:
+    for row in rows():
+        assert len(row) == 3, f"three cells: {row}"
+        fault, happens, _ = row
+        assert fault and happens, row
+        named = _TEST.findall(row[2])
+        assert named, f"no test: {row}"
+        for file, test in named:
+            assert test in functions_of(ROOT / "tests" / file), f"{file}::{test} of {fault!r} does not exist"
