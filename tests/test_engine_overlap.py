@@ -16,7 +16,8 @@ from holmes_hpc.engine.precision import LossScale
 from holmes_hpc.engine.saving.optimizer_state import rectangles
 from holmes_hpc.engine.trainer import Trainer
 from holmes_hpc.errors import RunFailedError
-from holmes_hpc.planner import build_schedule, plan
+from holmes_hpc.planner import plan
+from holmes_hpc.schedule import build_schedule
 from holmes_hpc.schedule.checking import schedule_problems
 from holmes_hpc.values import Plan, Synchronization
 from tests.engine_worlds import TINY, World, train_world

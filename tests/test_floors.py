@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarks.rooms import House, circles
 from tests.runs_for_tests import ROOT
 
 FLOORS = [
@@ -98,6 +99,13 @@ def test_floor(path: Path) -> None:
             assert words[0] in sys.stdlib_module_names, f"{place}, not of the standard library"
 
 
+def test_one_schedule_two_interpreters() -> None:
+    """The engine and the simulator meet in schedule and values alone: neither sees how the other interprets."""
+    for path in MODULES:
+        if part_of(path) in ("engine", "comm", "model", "checkpoint", "data", "metrics"):
+            assert not [name for name, _, _ in imports(path) if name.startswith("holmes_hpc.planner")], path
+
+
 def room_of(name: str) -> tuple[str, int] | None:
     """Return the part of a module's dotted name, and which step of its staircase the module stands on."""
     words = name.split(".")
@@ -115,36 +123,15 @@ def test_rooms_of_a_part_import_only_rooms_before_them(path: Path) -> None:
             assert other[1] <= own[1], f"{path}:{line} imports {name}, a room above its own"
 
 
-def circles(paths: Iterable[Path]) -> list[list[str]]:
-    """Return the modules that import each other in a circle, also by imports inside functions."""
-    names = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
-    ways = {name: {found for each, _, _ in imports(path) if (found := _module(each, names)) != name} - {""}
-            for name, path in names.items()}
-    while True:  # what imports nothing that is left is in no circle
-        free = {name for name, others in ways.items() if not others & ways.keys()}
-        if not free:
-            return [sorted(ways)] if ways else []
-        ways = {name: others for name, others in ways.items() if name not in free}
-
-
-def _module(name: str, known: Iterable[str]) -> str:
-    while name and name not in known:
-        name = name.rpartition(".")[0]
-    return "" if name == "holmes_hpc" else name
-
-
 def test_no_circle_of_imports() -> None:
-    assert circles(MODULES) == []
+    assert circles(House.read(ROOT).imports) == []
 
 
-def test_a_circle_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.test_floors.ROOT", tmp_path)
+def test_a_circle_is_seen(tmp_path: Path) -> None:
     (tmp_path / "holmes_hpc").mkdir()
     for name, other in (("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")):
         (tmp_path / "holmes_hpc" / f"{name}.py").write_text(f"def f():\n    from holmes_hpc.{other} import x\n")
-    paths = [Path("holmes_hpc", f"{name}.py") for name in "abcd"]
-    assert circles(paths) == [["holmes_hpc.a", "holmes_hpc.b", "holmes_hpc.c", "holmes_hpc.d"]]
-    assert circles(paths[3:]) == []
+    assert circles(House.read(tmp_path).imports) == [["holmes_hpc.a", "holmes_hpc.b", "holmes_hpc.c"]]
 
 
 def test_commands_import_launch_only_when_they_run() -> None:

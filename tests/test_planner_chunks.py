@@ -9,7 +9,7 @@ from holmes_hpc.planner.making import assemble
 from holmes_hpc.planner.search.budget import Work
 from holmes_hpc.planner.search.in_chunks import go_round
 from holmes_hpc.planner.search.search import search
-from holmes_hpc.schedule.building import build_schedule
+from holmes_hpc.schedule import build_schedule
 from holmes_hpc.schedule.checking import schedule_problems
 from holmes_hpc.values import Pipeline, Plan, Stage
 from tests.planner_problems import SMALL, Problem

@@ -15,9 +15,10 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import read_cluster
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
-from holmes_hpc.planner import bind, build_schedule, plan, render
+from holmes_hpc.planner import bind, plan, render
 from holmes_hpc.planner.search import priced
 from holmes_hpc.planner.simulation.predict import predict
+from holmes_hpc.schedule import build_schedule
 from holmes_hpc.schedule.checking import schedule_problems
 from holmes_hpc.values import Plan
 from holmes_hpc.values.capabilities import ENGINE, unsupported

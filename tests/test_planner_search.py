@@ -21,7 +21,7 @@ from holmes_hpc.planner.strategies.fleets.placement import place, used_slots
 from holmes_hpc.planner.strategies.fleets.space import Space
 from holmes_hpc.planner.strategies.fleets.templates import Template, cut_layers
 from holmes_hpc.planner.task import Task
-from holmes_hpc.schedule.building import build_schedule
+from holmes_hpc.schedule import build_schedule
 from holmes_hpc.schedule.checking import schedule_problems
 from holmes_hpc.values import Plan
 from tests.planner_problems import Problem, make_cluster

@@ -34,8 +34,8 @@ from holmes_hpc.errors import RunFailedError
 from holmes_hpc.metrics import RankReport, StepMetrics, Stragglers, Usage
 from holmes_hpc.metrics.step import BY_RANK_EVERY, memory_by_rank
 from holmes_hpc.metrics.usage import memory_gib
-from holmes_hpc.planner import build_schedule
 from holmes_hpc.runs import RunFolder
+from holmes_hpc.schedule import build_schedule
 from holmes_hpc.schedule.forward_only import forward_actions
 from holmes_hpc.values import Action, ActionKind, Plan
 
