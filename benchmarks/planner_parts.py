@@ -16,7 +16,7 @@ from holmes_hpc.cluster.gpus import gpu
 from holmes_hpc.data.python_docs import read_python_docs
 from holmes_hpc.planner.cost.collectives import unit_directions
 from holmes_hpc.planner.cost.layer import layer_seconds
-from holmes_hpc.planner.cost.work import Work
+from holmes_hpc.planner.cost.micro_batch import MicroBatch
 from holmes_hpc.planner.layout.pipelines import build_pipelines
 from holmes_hpc.schedule.building import make_schedule
 from holmes_hpc.values import ScheduleChoice
@@ -31,7 +31,7 @@ def price_layers() -> None:
     for hidden in HIDDEN_SIZES:
         model = gpt(hidden, 24, 16, 1024)
         for tensor in TENSOR_DEGREES:
-            each = Work(model, device, 1, tensor=tensor)
+            each = MicroBatch(model, device, 1, tensor=tensor)
             unit_directions(each, layer_seconds(each))
 
 

@@ -19,8 +19,8 @@ from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.follow.failure import FailureReport
 from holmes_hpc.launch.here import run as here
-from holmes_hpc.launch.here.ended import RESERVE, how_to_go_on, settle_ended, with_way_on
-from holmes_hpc.launch.train import settle_resume
+from holmes_hpc.launch.here.ended import RESERVE, clear_and_advise, how_to_go_on, with_way_on
+from holmes_hpc.launch.train import fill_in_resume
 from holmes_hpc.planner import bind, plan
 from holmes_hpc.runs import RunFolder, heal, read_result
 from holmes_hpc.runs.files import write_json_atomic
@@ -75,7 +75,7 @@ def test_the_next_start_clears_dead_runs_and_no_others_and_says_how_to_go_on(
     for name, job in jobs.items():
         write_json_atomic(folders[name].job_path, {"host": socket.gethostname(), "emulated": False, **job})
     monkeypatch.chdir(tmp_path)
-    assert [folder.name for folder in heal(Path(), settle_ended)] == ["dead"]
+    assert [folder.name for folder in heal(Path(), clear_and_advise)] == ["dead"]
     assert names(folders["dead"]) == TIDY
     assert error_of(folders["dead"]).endswith(
         "the run's processes ended with it; its newest checkpoint is that of step 2: go on after it with the same "
@@ -93,10 +93,10 @@ def test_a_dead_run_is_settled_before_its_checkpoints_are_looked_at(tmp_path: Pa
     make_checkpoint(folder.checkpoints / ".step-000002.a.partial", 2, shapes=shapes)
     config.launch.dry_run = True
     with pytest.raises(ConfigurationError, match="no checkpoint lies there"):
-        settle_resume(config)
+        fill_in_resume(config)
     assert read_result(folder) is None, "a dry run changes nothing"
     config.launch.dry_run = False
-    settle_resume(config)
+    fill_in_resume(config)
     assert [path.name for path in folder.checkpoints.iterdir()] == ["step-000002"]
 
 
@@ -109,10 +109,10 @@ def test_a_run_with_a_rank_that_still_ends_is_left_alone(tmp_path: Path, dead_pi
         assert rank.stdout is not None
         rank.stdout.readline()
         write_json_atomic(folder.job_path, {**job, "ranks": [{"rank": 3, "node": "roce-1", "pid": rank.pid}]})
-        assert heal(tmp_path, settle_ended) == []
+        assert heal(tmp_path, clear_and_advise) == []
         assert names(folder) == LEFT
         write_json_atomic(folder.job_path, {**job, "ranks": [{"rank": 2, "node": "roce-0", "pid": rank.pid}]})
-        assert heal(tmp_path, settle_ended) == [folder], "the pid is another process's by now"
+        assert heal(tmp_path, clear_and_advise) == [folder], "the pid is another process's by now"
     finally:
         rank.communicate()
 
@@ -124,7 +124,7 @@ def test_a_run_with_a_rank_that_still_ends_is_left_alone(tmp_path: Path, dead_pi
 def test_without_a_whole_checkpoint_it_is_said_where_the_run_begins(tmp_path: Path, resume: str, begins: str) -> None:
     folder = RunFolder.create(tmp_path, "new", {"config.yaml": f"train: {{resume: {resume}}}\n"})
     (folder.checkpoints / "step-000004").mkdir()
-    assert settle_ended(folder) == f"its folder holds no complete checkpoint, {begins}"
+    assert clear_and_advise(folder) == f"its folder holds no complete checkpoint, {begins}"
 
 
 def test_nothing_is_said_where_nothing_was_done_or_all_was_saved(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner import plan
 from holmes_hpc.planner.making import assemble
-from holmes_hpc.planner.search.budget import Work
+from holmes_hpc.planner.search.budget import SearchBudget
 from holmes_hpc.planner.search.in_chunks import go_round
 from holmes_hpc.planner.search.search import search
 from holmes_hpc.schedule import build_schedule
@@ -47,11 +47,11 @@ def test_over_slow_links_nothing_goes_round() -> None:
 
 
 def test_chunks_may_take_a_tenth_of_the_work() -> None:
-    work = Work(None, 16)
-    first, second = work.allowance(), work.allowance_to_improve()
+    budget = SearchBudget(None, 16)
+    first, second = budget.allowance(), budget.allowance_to_improve()
     first.units -= 1000
     second.units -= 500
-    assert work.allowance_for_chunks().units == pytest.approx(150)
+    assert budget.allowance_for_chunks().units == pytest.approx(150)
 
 
 def test_ranks_keep_their_layers() -> None:

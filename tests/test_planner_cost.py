@@ -15,11 +15,11 @@ from holmes_hpc.planner.cost.ends import embedding_seconds, head_seconds
 from holmes_hpc.planner.cost.gpu_constants import CONSTANTS
 from holmes_hpc.planner.cost.layer import layer_products, layer_seconds
 from holmes_hpc.planner.cost.matrix import product_seconds
+from holmes_hpc.planner.cost.micro_batch import MicroBatch
 from holmes_hpc.planner.cost.rank_memory import memory_per_rank, peaking_rank
 from holmes_hpc.planner.cost.regular import RegularRun, regular_step
 from holmes_hpc.planner.cost.software import ENGINE, MEGATRON_2021, MEGATRON_2022
 from holmes_hpc.planner.cost.stages import ComputeCost
-from holmes_hpc.planner.cost.work import Work
 from holmes_hpc.values import Pipeline, Stage
 
 A100 = gpu("a100-80g")
@@ -28,7 +28,7 @@ SMALL = gpt(1024, 24, 16, 1024)
 
 
 def work(model=GPT_3, **changes):
-    return dataclasses.replace(Work(model, A100, 1), **changes)
+    return dataclasses.replace(MicroBatch(model, A100, 1), **changes)
 
 
 def test_every_gpu_has_constants():
@@ -212,7 +212,7 @@ def test_layers_on_a_core_take_about_what_is_predicted(hidden, heads, length, sa
         between = time.thread_time()
         y.backward(torch.ones_like(y))
         forward, backward = min(forward, between - start), min(backward, time.thread_time() - between)
-    core = Work(model, gpu("cpu"), samples, precision="float32")
+    core = MicroBatch(model, gpu("cpu"), samples, precision="float32")
     times = unit_directions(core, layer_seconds(core))
     assert 0.5 < times.forward / forward < 2
     assert 0.5 < times.backward / backward < 2

@@ -14,7 +14,7 @@ from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner import plan
 from holmes_hpc.planner.layout.node_kinds import Kind, node_kinds, on_nodes
 from holmes_hpc.planner.making import assemble
-from holmes_hpc.planner.search.budget import Work
+from holmes_hpc.planner.search.budget import SearchBudget
 from holmes_hpc.planner.search.search import choose, search
 from holmes_hpc.planner.strategies.fleets.knapsack import Knapsack, share_microbatches
 from holmes_hpc.planner.strategies.fleets.placement import place, used_slots
@@ -158,7 +158,7 @@ def test_what_the_engine_lacks_is_chosen_only_alone() -> None:
 def test_the_budget_counts_work_and_not_time() -> None:
     task = Problem("8", (("a100-80g", "hdr200", (4,)), ("v100", "roce100", (4,))), layers=8, batch=16).task()
     short = dataclasses.replace(task, settings=task.settings.replace(search_seconds=0.05))
-    assert Work(2.0, 8).units > Work(0.1, 8).units
+    assert SearchBudget(2.0, 8).units > SearchBudget(0.1, 8).units
     assert search(short)[0].layout == search(short)[0].layout
     assert search(short)[0].seconds >= search(task)[0].seconds * (1 - 1e-9)
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from holmes_hpc import plan as plan_command
 from holmes_hpc.config.compose import compose
 from holmes_hpc.planner.progress import LINE_SECONDS, QUIET_SECONDS, search_progress
-from holmes_hpc.planner.search.budget import Allowance, Work, layout_units
+from holmes_hpc.planner.search.budget import Allowance, SearchBudget, layout_units
 from holmes_hpc.planner.search.improve import improve
 from holmes_hpc.planner.search.priced import Priced
 from holmes_hpc.planner.search.search import search
 from holmes_hpc.planner.simulation.bounds import least_seconds
-from holmes_hpc.schedule.list_scheduling import order_work
-from holmes_hpc.schedule.one_f_one_b import classic_orders, is_unshared
+from holmes_hpc.schedule.list_scheduling import order_passes
+from holmes_hpc.schedule.one_f_one_b import is_unshared, one_f_one_b_orders
 from holmes_hpc.schedule.policies import one_f_one_b_policy
 from holmes_hpc.values import Pipeline, Schedule, Stage
 from tests.planner_problems import SMALL
@@ -68,8 +68,8 @@ def test_the_command_passes_progress_to_the_planner_but_not_for_json(monkeypatch
 def test_nothing_simulated_beats_its_bound(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Priced] = []
 
-    def spy(priced: list[Priced], work: Work) -> list[Priced]:
-        found = improve(priced, work)
+    def spy(priced: list[Priced], budget: SearchBudget) -> list[Priced]:
+        found = improve(priced, budget)
         seen.extend([*priced, *found])
         return found
 
@@ -91,7 +91,7 @@ def test_the_closed_form_of_1f1b_is_what_list_scheduling_finds(shapes: list[tupl
                                        for s, width in enumerate(widths))) for widths, count in shapes]
     warmups = {(p, s): extra for p, s in slow if p < len(shapes) and s + 1 < len(shapes[p][0])}
     assert is_unshared(pipelines)
-    assert classic_orders(pipelines, warmups) == order_work(pipelines, one_f_one_b_policy(pipelines, warmups))
+    assert one_f_one_b_orders(pipelines, warmups) == order_passes(pipelines, one_f_one_b_policy(pipelines, warmups))
 
 
 def test_a_budget_limits_what_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:

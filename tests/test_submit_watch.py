@@ -15,7 +15,7 @@ from holmes_hpc.runs import RunFolder, read_result, write_job, write_result
 from holmes_hpc.submit.board import Board
 from holmes_hpc.submit.commands import SlurmCommandError
 from holmes_hpc.submit.states import JobStatus, read_states, statuses
-from holmes_hpc.submit.watch import LONGEST_WAIT_SECONDS, PATIENCE_SECONDS, SubmittedRun, Watch, failure, settle
+from holmes_hpc.submit.watch import LONGEST_WAIT_SECONDS, PATIENCE_SECONDS, SubmittedRun, Watch, exit_status_of, failure
 
 QUEUE = """\
 JOBID|JOBID|STATE|PARTITION|NODELIST|REASON|NAME
@@ -146,7 +146,7 @@ def test_a_controller_that_restarts_does_not_end_a_run(tmp_path: Path) -> None:
 def test_a_job_that_nobody_knows_any_more_is_over(tmp_path: Path) -> None:
     watch = run_until_over(tmp_path, Slurm((0, JobStatus("RUNNING")), (10, None)))
     assert watch.over
-    assert settle(watch.runs[0]) == 1
+    assert exit_status_of(watch.runs[0]) == 1
     folder = watch.runs[0].run.folder
     assert "job 3 ended as RUNNING before the run was complete" in failure(watch.runs[0].run)
     assert (read_result(folder) or {})["status"] == "failed"
@@ -157,14 +157,14 @@ def test_what_the_ranks_wrote_counts_more_than_slurms_word(tmp_path: Path) -> No
     folder = watch.runs[0].run.folder
     write_result(folder, "completed", error=None, emulated=False)
     assert watch.poll()[0].over
-    assert settle(watch.runs[0]) == 0
+    assert exit_status_of(watch.runs[0]) == 0
 
 
 def test_a_preempted_run_that_stays_away_keeps_its_result(tmp_path: Path) -> None:
     watch = run_until_over(tmp_path, Slurm((0, JobStatus("FAILED"))))
     folder = watch.runs[0].run.folder
     write_result(folder, "preempted", error=None, emulated=False)
-    assert settle(watch.runs[0]) == 1
+    assert exit_status_of(watch.runs[0]) == 1
     assert (read_result(folder) or {})["status"] == "preempted"
     assert "its checkpoints are kept" in failure(watch.runs[0].run)
 
@@ -173,7 +173,7 @@ def test_a_failed_script_shows_the_end_of_its_log(tmp_path: Path) -> None:
     watch = run_until_over(tmp_path, Slurm((0, JobStatus("TIMEOUT"))))
     run = watch.runs[0].run
     (run.folder.logs / "batch.log").write_text("line\n" * 100 + "slurmstepd: *** JOB 3 CANCELLED DUE TO TIME LIMIT\n")
-    assert settle(watch.runs[0]) == 1
+    assert exit_status_of(watch.runs[0]) == 1
     text = failure(run)
     assert "TIMEOUT" in text
     assert text.endswith("DUE TO TIME LIMIT")

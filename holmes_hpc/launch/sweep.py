@@ -15,7 +15,7 @@ from holmes_hpc.cluster import read_cluster
 from holmes_hpc.errors import HolmesError, LaunchImpossibleError
 from holmes_hpc.launch.in_turn import run_in_turn
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
-from holmes_hpc.launch.train import check_before, make_folder, refuse_unsupported, settle_resume
+from holmes_hpc.launch.train import check_before, fill_in_resume, make_folder, refuse_unsupported
 from holmes_hpc.runs import read_result
 from holmes_hpc.runs.files import write_json_atomic
 from holmes_hpc.runs.find import SWEEP_FILE
@@ -23,7 +23,7 @@ from holmes_hpc.submit.board import Board, failure_lines, text
 from holmes_hpc.submit.live import rows, show_until_over
 from holmes_hpc.submit.mode import Decision, Probes, decide_mode
 from holmes_hpc.submit.sweep import SweepRun, submit_sweep
-from holmes_hpc.submit.watch import SubmittedRun, Watch, failure, settle
+from holmes_hpc.submit.watch import SubmittedRun, Watch, exit_status_of, failure
 
 LOG = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ def _prepare(config: Any, words: str) -> SweepRun:
     check_before(config)
     chosen = plan_for_job(config)
     refuse_unsupported(config)
-    settle_resume(config)
+    fill_in_resume(config)
     return SweepRun(config, make_folder(config, chosen), words)
 
 
@@ -121,7 +121,7 @@ def _follow(submitted: dict[int, SubmittedRun], words: Sequence[str], place: Pat
         return dict.fromkeys(submitted, (0, None))
     outcomes = {}
     for number, watched in zip(submitted, watch.runs, strict=True):
-        status = settle(watched)
+        status = exit_status_of(watched)
         result = read_result(watched.run.folder) or {}
         outcomes[number] = (status, result.get("tokens_per_second_median") if status == 0 else None)
         if status != 0:

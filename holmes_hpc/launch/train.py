@@ -18,7 +18,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, read_cluster
 from holmes_hpc.data.before import check_data_files
 from holmes_hpc.errors import ConfigurationError
-from holmes_hpc.launch.here.ended import settle_ended
+from holmes_hpc.launch.here.ended import clear_and_advise
 from holmes_hpc.launch.here.resume import resolve_resume
 from holmes_hpc.launch.here.run import run_here
 from holmes_hpc.launch.node.backend import backend_here
@@ -66,7 +66,7 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
         chosen = (plan_for_job(config, progress=progress) if decision.mode in ("slurm", "srun")
                   else plan(config, mode=decision.mode, progress=progress))
     refuse_unsupported(config)
-    settle_resume(config)
+    fill_in_resume(config)
     if not brief:
         console = Console(width=None if sys.stdout.isatty() else PLAN_WIDTH)
         console.print(render(chosen, cluster))
@@ -97,13 +97,13 @@ def check_before(config: Any) -> None:
         check_data_files(config.data, Architecture.from_config(config.model))
 
 
-def settle_resume(config: Any) -> None:
-    """Make `train.resume` whole, after the runs that died were settled: a checkpoint of theirs may only lack its name.
+def fill_in_resume(config: Any) -> None:
+    """Fill in which checkpoint `train.resume` means, after the runs that died gave theirs its name, where it lacked it.
 
-    A dry run settles none. Raises ConfigurationError as `resolve_resume` does.
+    A dry run looks after none. Raises ConfigurationError as `resolve_resume` does.
     """
     if not config.launch.dry_run:
-        heal(Path(config.run.folder), settle_ended)
+        heal(Path(config.run.folder), clear_and_advise)
     config.train.resume = resolve_resume(config)
 
 

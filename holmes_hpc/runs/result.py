@@ -80,10 +80,10 @@ def read_result(folder: RunFolder) -> dict[str, Any] | None:
     return result if isinstance(result, dict) else None
 
 
-def heal(base: Path, settle: Callable[[RunFolder], str] | None = None) -> list[RunFolder]:
+def heal(base: Path, clear: Callable[[RunFolder], str] | None = None) -> list[RunFolder]:
     """Write `failed` for the runs under `base` whose main process died without a result; return them.
 
-    `settle` clears away what such a run left, and returns how to go on with it, for its result. Left alone: runs that
+    `clear` clears away what such a run left, and returns how to go on with it, for its result. Left alone: runs that
     go on or have a rank that does, Slurm jobs (Slurm knows their state), runs of another host, and folders that cannot
     be read or written.
     """
@@ -96,7 +96,7 @@ def heal(base: Path, settle: Callable[[RunFolder], str] | None = None) -> list[R
         if main_is_alive(job) is not False or ranks_are_alive(job) or folder.result_path.exists():
             continue  # asked again: the run may have written it and ended between the two questions
         try:
-            _write_failed(folder, job, settle(folder) if settle is not None else "start the run again")
+            _write_failed(folder, job, clear(folder) if clear is not None else "start the run again")
         except (HolmesError, OSError) as error:
             _log.debug("%s was not healed: %s", folder.path, error)
             continue

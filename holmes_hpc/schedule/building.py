@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.schedule.interleaved import goes_round, interleaved_orders
-from holmes_hpc.schedule.list_scheduling import FORWARD, WEIGHT, Work, order_work
-from holmes_hpc.schedule.one_f_one_b import classic_orders, is_unshared
+from holmes_hpc.schedule.list_scheduling import FORWARD, WEIGHT, Pass, order_passes
+from holmes_hpc.schedule.one_f_one_b import is_unshared, one_f_one_b_orders
 from holmes_hpc.schedule.policies import Place, gpipe_policy, one_f_one_b_policy, row_of, zero_bubble_policy
 from holmes_hpc.schedule.turns import take_turns
 from holmes_hpc.values import Action, ActionKind, Group, Pipeline, Plan, Reduction, Schedule, ScheduleChoice
@@ -37,7 +37,7 @@ def make_schedule(pipelines: Sequence[Pipeline], groups: Sequence[Group], reduct
 
 
 def _orders(pipelines: Sequence[Pipeline], groups: Sequence[Group],
-            choice: ScheduleChoice) -> Mapping[int, Sequence[Work]]:
+            choice: ScheduleChoice) -> Mapping[int, Sequence[Pass]]:
     if choice.name not in SCHEDULES:
         raise PlanRefusedError(f"parallel.schedule={choice.name}: this version cannot build it. "
                                f"Set parallel.schedule to auto, {', '.join(SCHEDULES[:-1])} or {SCHEDULES[-1]}.")
@@ -45,15 +45,15 @@ def _orders(pipelines: Sequence[Pipeline], groups: Sequence[Group],
         raise PlanRefusedError(f"parallel.chunks={choice.chunks} with parallel.schedule={choice.name}: only the "
                                "interleaved schedule has chunks. Set parallel.chunks=1.")
     if choice.name == "gpipe":
-        return order_work(pipelines, gpipe_policy(pipelines))
+        return order_passes(pipelines, gpipe_policy(pipelines))
     warmups = hop_warmups(pipelines, groups, choice)
     if choice.name == "zero_bubble":
-        return order_work(pipelines, zero_bubble_policy(pipelines, warmups, choice))
+        return order_passes(pipelines, zero_bubble_policy(pipelines, warmups, choice))
     if choice.chunks > 1 and goes_round(pipelines, choice.chunks):
         return interleaved_orders(pipelines, choice.chunks, warmups)
     if is_unshared(pipelines):
-        return classic_orders(pipelines, warmups)
-    return order_work(pipelines, one_f_one_b_policy(pipelines, warmups))
+        return one_f_one_b_orders(pipelines, warmups)
+    return order_passes(pipelines, one_f_one_b_policy(pipelines, warmups))
 
 
 def hop_warmups(pipelines: Sequence[Pipeline], groups: Sequence[Group], choice: ScheduleChoice) -> dict[Place, int]:
@@ -94,7 +94,7 @@ def transfers(senders: Sequence[int], receivers: Sequence[int]) -> tuple[tuple[i
 
 
 def lower(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
-          orders: Mapping[int, Sequence[Work]], *, split: bool = False,
+          orders: Mapping[int, Sequence[Pass]], *, split: bool = False,
           sharded: bool = False) -> dict[int, tuple[Action, ...]]:
     """Put transfers around the work, then every rank's reductions in the plan's order, then the optimizer.
 

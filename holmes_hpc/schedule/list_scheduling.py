@@ -1,7 +1,7 @@
 """The order in which every rank runs its forwards and backwards, found by simulating them in integer time.
 
 One generator serves every plan: pipelines may differ, and a rank may serve several pipelines or stages. For alike
-pipelines the 1F1B policy gives the classic order (Narayanan et al. 2021); a test compares.
+pipelines the 1F1B policy gives the usual order (Narayanan et al. 2021); a test compares.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from holmes_hpc.schedule.policies import Place, Policy
 from holmes_hpc.values import Pipeline
 
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
-Work = tuple[int, int, int, int]
-"""(FORWARD, BACKWARD or WEIGHT, pipeline, stage, micro-batch); BACKWARD is the input part where WEIGHT exists."""
+Pass = tuple[int, int, int, int]
+"""A micro-batch's pass through a stage: (FORWARD, BACKWARD or WEIGHT, pipeline, stage, micro-batch).
+
+BACKWARD is the input part where WEIGHT exists."""
 
 _ARRIVE, _END = 0, 1
 
 
-def order_work(pipelines: Sequence[Pipeline], policy: Policy) -> dict[int, list[Work]]:
+def order_passes(pipelines: Sequence[Pipeline], policy: Policy) -> dict[int, list[Pass]]:
     """Return each rank's work in the order in which it runs it.
 
     Deterministic list scheduling: whenever all ranks of a stage are free, the one with the most urgent work starts.
@@ -40,7 +42,7 @@ class _Ordering:
         for key, ranks in self.ranks.items():
             for rank in ranks:
                 self.served.setdefault(rank, []).append(key)
-        self.orders: dict[int, list[Work]] = {rank: [] for rank in sorted(self.served)}
+        self.orders: dict[int, list[Pass]] = {rank: [] for rank in sorted(self.served)}
         self.free = dict.fromkeys(self.orders, True)
         self.in_flight = dict.fromkeys(self.ranks, 0)
         self.ready: dict[tuple[int, int, int], list[int]] = {
@@ -51,10 +53,10 @@ class _Ordering:
         most = math.lcm(*(pipeline.microbatches for pipeline in pipelines))
         self.progress = [most // pipeline.microbatches for pipeline in pipelines]
         self.links: dict[tuple[int, int, int], int] = {}
-        self.events: list[tuple[int, int, int, Work]] = []
+        self.events: list[tuple[int, int, int, Pass]] = []
         self.sequence = 0
 
-    def run(self) -> dict[int, list[Work]]:
+    def run(self) -> dict[int, list[Pass]]:
         for p, pipeline in enumerate(self.pipelines):
             self.ready[FORWARD, p, 0].extend(range(pipeline.microbatches))
         for rank in self.orders:
@@ -69,11 +71,11 @@ class _Ordering:
                 self._start(rank, now)
         return self.orders
 
-    def _push(self, time: int, event: int, work: Work) -> None:
+    def _push(self, time: int, event: int, work: Pass) -> None:
         self.sequence += 1
         heapq.heappush(self.events, (time, self.sequence, event, work))
 
-    def _make_ready(self, work: Work) -> tuple[int, ...]:
+    def _make_ready(self, work: Pass) -> tuple[int, ...]:
         kind, p, s, microbatch = work
         heapq.heappush(self.ready[kind, p, s], microbatch)
         return self.ranks[p, s][:1]
@@ -92,7 +94,7 @@ class _Ordering:
             self.orders[each].append(work)
         self._push(now + self.policy.times[p, s][kind], _END, work)
 
-    def _most_urgent(self, rank: int) -> Work | None:
+    def _most_urgent(self, rank: int) -> Pass | None:
         """Return the work of the preferred kind that is furthest behind its pipeline, deeper stages first."""
         for kind, places in self.choices[rank]:
             best: tuple[int, int, int, int] | None = None
@@ -110,7 +112,7 @@ class _Ordering:
         ranks = self.ranks[p, s]
         return len(ranks) == 1 or all(self.free[rank] for rank in ranks)
 
-    def _end(self, now: int, work: Work) -> list[int]:
+    def _end(self, now: int, work: Pass) -> list[int]:
         """Free the ranks of finished work and send its result on; return the ranks that may go on."""
         kind, p, s, microbatch = work
         touched = list(self.ranks[p, s])
@@ -129,7 +131,7 @@ class _Ordering:
             touched += self._make_ready((BACKWARD, p, s, microbatch))
         return touched
 
-    def _send(self, now: int, hop: Place, work: Work) -> None:
+    def _send(self, now: int, hop: Place, work: Pass) -> None:
         """Let a message travel, behind those that its hop carries in its direction."""
         delay, busy = self.policy.hops.get(hop, (0, 0))
         start = max(now, self.links.get((work[0], *hop), 0))

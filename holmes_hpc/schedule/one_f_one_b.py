@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from holmes_hpc.schedule.list_scheduling import BACKWARD, FORWARD, Work
+from holmes_hpc.schedule.list_scheduling import BACKWARD, FORWARD, Pass
 from holmes_hpc.schedule.policies import Place, in_flight_caps
 from holmes_hpc.values import Pipeline
 
@@ -15,18 +15,18 @@ def is_unshared(pipelines: Sequence[Pipeline]) -> bool:
     return len(set(ranks)) == len(ranks)
 
 
-def classic_orders(pipelines: Sequence[Pipeline], warmups: Mapping[Place, int]) -> dict[int, list[Work]]:
+def one_f_one_b_orders(pipelines: Sequence[Pipeline], warmups: Mapping[Place, int]) -> dict[int, list[Pass]]:
     """Return each rank's work: forwards until as many are in flight as may be, then a backward for each forward.
 
     That is what list scheduling by `policies.one_f_one_b_policy` finds where no rank is shared; a test compares.
     """
     caps = in_flight_caps(pipelines, warmups)
-    orders: dict[int, list[Work]] = {}
+    orders: dict[int, list[Pass]] = {}
     for p, pipeline in enumerate(pipelines):
         count = pipeline.microbatches
         for s, stage in enumerate(pipeline.stages):
             ahead = min(count, caps[p, s])
-            order: list[Work] = [(FORWARD, p, s, i) for i in range(ahead)]
+            order: list[Pass] = [(FORWARD, p, s, i) for i in range(ahead)]
             for i in range(count):
                 order.append((BACKWARD, p, s, i))
                 if ahead + i < count:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holmes_hpc.runs import Notes, read_metrics
-from holmes_hpc.submit.watch import SubmittedRun, Watch, settle
+from holmes_hpc.submit.watch import SubmittedRun, Watch, exit_status_of
 
 LOOK_SECONDS = 0.5
 """Between two looks into the run folder; Slurm is asked less often."""
@@ -29,5 +29,5 @@ def follow(run: SubmittedRun, on_row: Callable[[dict[str, Any]], None], on_state
             told = status
             on_state(str(status))
         if watch.over:
-            return settle(watch.runs[0])
+            return exit_status_of(watch.runs[0])
         time.sleep(LOOK_SECONDS)

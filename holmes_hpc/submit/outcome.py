@@ -25,10 +25,10 @@ MOST_FRUITLESS_STARTS = 5
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Settle the run in the folder `arguments[0]` whose step ended with status `arguments[1]`; return the status."""
+    """End the run in the folder `arguments[0]` whose step ended with status `arguments[1]`; return the status."""
     folder, step_status, may_requeue = RunFolder(Path(arguments[0])), arguments[1], "--requeue" in arguments[2:]
     job_id = own_job_id(os.environ)
-    status, text = settle(folder, step_status)
+    status, text = outcome_of(folder, step_status)
     if status == "failed" and may_requeue and job_id is not None:
         status, text = _after_failure(folder, text, job_id)
     elif status == "preempted":
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     return STATUS[status]
 
 
-def settle(folder: RunFolder, step_status: str) -> tuple[str, str]:
+def outcome_of(folder: RunFolder, step_status: str) -> tuple[str, str]:
     """Return the status of a run whose ranks have ended, and the reason; write result.json where the ranks did not."""
     result, start = read_result(folder), Start.newest(folder)
     if result is not None and result["status"] in ("completed", "preempted"):

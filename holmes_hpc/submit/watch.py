@@ -103,7 +103,7 @@ class Watch:
         return (watched.status, watched.over) != before
 
 
-def settle(watched: Watched) -> int:
+def exit_status_of(watched: Watched) -> int:
     """Return the exit status of a run that is over; one whose ranks wrote no result is written down as failed."""
     folder = watched.run.folder
     result = read_result(folder)

@@ -134,13 +134,13 @@ class ShardedState:
     """The state of an optimizer whose owners each keep a shard of it, and its numbers.
 
     `rectangles` gives what this rank keeps; `numbers` and `load_numbers` are JSON, the latter is called when everything
-    is filled; `settle` waits for parameters that are still being gathered.
+    is filled; `wait_for_parameters` waits for parameters that are still being gathered.
     """
 
     def __init__(self, name: str, architecture: Architecture, rectangles: Callable[[], Iterable[Rectangle]],
                  numbers: Callable[[], dict[str, float]], load_numbers: Callable[[dict[str, float]], None],
-                 settle: Callable[[], None]) -> None:
-        self._name, self._rectangles, self._settle = name, rectangles, settle
+                 wait_for_parameters: Callable[[], None]) -> None:
+        self._name, self._rectangles, self._wait_for_parameters = name, rectangles, wait_for_parameters
         self._numbers, self._load_numbers = numbers, load_numbers
         self._shapes = {info.name: info.shape for info in architecture.parameters()}
         self._loading: dict[str, float] = {}
@@ -157,7 +157,7 @@ class ShardedState:
 
     def state_entries(self) -> list[Entry]:
         """Return the moments, and in lower precision the masters under the parameters' keys."""
-        self._settle()
+        self._wait_for_parameters()
         return [Entry(f"{MODEL_PREFIX if each.kind == 'master' else f'{OPTIMIZER}{each.kind}/'}{each.parameter}",
                       self._shapes[each.parameter], each.offsets, each.sizes, each.tensor, each.first)
                 for each in self._rectangles()]

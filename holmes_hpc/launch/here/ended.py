@@ -22,7 +22,7 @@ RESERVE, RESERVED_BYTES = ".reserve", 16384
 """A file that keeps space for the result until the run has ended."""
 
 
-def settle_ended(folder: RunFolder) -> str:
+def clear_and_advise(folder: RunFolder) -> str:
     """Clear away what a run whose processes are all gone left unfinished, and return how to go on with it."""
     clear_ended(folder)
     return how_to_go_on(folder)

@@ -65,7 +65,7 @@ def allocate(config: Any, plan: Plan, given: Sequence[GivenNode]) -> tuple[Plan,
     found = _assign(cluster, given)
     backend = decide_backend(str(config.launch.backend), found)
     mismatches = find_mismatches(found, uses_verbs=backend == NCCL)
-    ethernet_only = _settle(mismatches, found, str(config.launch.on_mismatch))
+    ethernet_only = _going_over_ethernet(mismatches, found, str(config.launch.on_mismatch))
     nodes = tuple(_over_ethernet(node) if report.node in ethernet_only else node for node, report in found)
     slots = {node.slot: report.node for node, report in found}
     if not _is_planned_for(plan, nodes):
@@ -131,7 +131,7 @@ def _refusal(cluster: ClusterDescription, given: Sequence[GivenNode], node: Give
             "cluster.partitions.<label>.nodes and gpus_per_node")
 
 
-def _settle(mismatches: Sequence[Mismatch], found: Sequence[tuple[Node, NodeReport]], on_mismatch: str
+def _going_over_ethernet(mismatches: Sequence[Mismatch], found: Sequence[tuple[Node, NodeReport]], on_mismatch: str
             ) -> tuple[str, ...]:
     """Return the nodes that go on over Ethernet, or raise."""
     if not mismatches:

@@ -28,7 +28,7 @@ from holmes_hpc.runs import Notes, RunFolder, Start, read_metrics, write_job, wr
 from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.submit.components import Component, job_components
 from holmes_hpc.submit.job import link_job
-from holmes_hpc.submit.outcome import STATUS, settle
+from holmes_hpc.submit.outcome import STATUS, outcome_of
 from holmes_hpc.submit.script import import_path, rank_program, srun_words, step_command
 
 LOG = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def run_in_allocation(config: Any, folder: RunFolder) -> int:
             write_result(folder, "failed", error=f"interrupted by {interruption}", emulated=False)
             LOG.warning("interrupted by %s; the run is ended, its folder is %s", interruption, folder.path)
             return INTERRUPTED
-    ended, text = settle(folder, str(status))
+    ended, text = outcome_of(folder, str(status))
     if ended == "completed":
         return 0
     if Start.newest(folder) is None:  # srun started nothing, and says why

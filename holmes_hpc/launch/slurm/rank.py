@@ -40,7 +40,7 @@ PREEMPTED = 3
 def be_rank(folder: RunFolder, layout: StepLayout, *, supervised: bool = False) -> int:
     """Bind the plan together with the other ranks, train, and return the exit status.
 
-    Where somebody else settles a failed run when all ranks have ended (`supervised`: our batch script does), they leave
+    Where somebody else ends a failed run when all ranks have ended (`supervised`: our batch script does), they leave
     only what went wrong; else the first that fails writes result.json. A run that an earlier start completed is left as
     it is: Slurm 24.11 may requeue a job once more after its good end, where it was requeued while being preempted.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holmes_hpc.planner.cost.gpu_constants import COLLECTIVE_LAUNCH_SECONDS, OVERLAPPED_COST, RING_STEP_SECONDS
-from holmes_hpc.planner.cost.work import Seconds, Work
+from holmes_hpc.planner.cost.micro_batch import MicroBatch, Seconds
 
 _HALF = 0.5
 """A gather, or a scatter of a sum, is half a sum."""
@@ -54,7 +54,7 @@ class Directions:
         return self.backward_input + self.backward_weight
 
 
-def unit_directions(work: Work, unit: Seconds, ring: Ring | None = None) -> Directions:
+def unit_directions(batch: MicroBatch, unit: Seconds, ring: Ring | None = None) -> Directions:
     """Return the time of a unit with its sums over the tensor ranks, recomputation and launches.
 
     Under sequence parallelism a scatter and a gather take the place of each sum, and the backward gathers the
@@ -62,12 +62,12 @@ def unit_directions(work: Work, unit: Seconds, ring: Ring | None = None) -> Dire
     backward's sums beside the weights' gradients (of sequence parallelism: all but the gather of the incoming
     gradient), where a share of their time remains. A direction takes at least as long as its launches.
     """
-    one = all_reduce_seconds(ring, work.tensor, work.boundary_bytes) if ring else 0.0
-    remaining = OVERLAPPED_COST if work.software.overlapped_collectives else 1.0
-    exposed = _HALF + 2 * _HALF * remaining if work.sequence_parallel else remaining
+    one = all_reduce_seconds(ring, batch.tensor, batch.boundary_bytes) if ring else 0.0
+    remaining = OVERLAPPED_COST if batch.software.overlapped_collectives else 1.0
+    exposed = _HALF + 2 * _HALF * remaining if batch.sequence_parallel else remaining
     forward = max(unit.forward + unit.forward_sums * one, unit.forward_launch)
     # Recomputing all of a layer repeats its sums and launches; its attention core has no sums.
-    again = forward if work.recompute == "full" and unit.again else unit.again
+    again = forward if batch.recompute == "full" and unit.again else unit.again
     backward_input = unit.backward_input + unit.backward_sums * exposed * one
     stretch = max(1.0, unit.backward_launch / (backward_input + unit.backward_weight))
     return Directions(forward, again + backward_input * stretch, unit.backward_weight * stretch)

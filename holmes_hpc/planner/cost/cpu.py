@@ -8,7 +8,7 @@ within 25 % by each of them, within 6 % in the mean. `cluster/host.py` measures 
 
 from __future__ import annotations
 
-from holmes_hpc.planner.cost.work import Seconds, Work
+from holmes_hpc.planner.cost.micro_batch import MicroBatch, Seconds
 
 CPU = "cpu"
 MATRIX_SHARE = 0.92
@@ -25,51 +25,51 @@ _LOSS_PASSES = 6
 """Times that cross entropy reads or writes the logits, in each direction."""
 
 
-def cpu_layer_seconds(work: Work) -> Seconds:
+def cpu_layer_seconds(batch: MicroBatch) -> Seconds:
     """Return the time of a layer on one core; the backward does each product twice."""
-    architecture, tensor, swiglu = work.architecture, work.tensor, work.architecture.gated
+    architecture, tensor, swiglu = batch.architecture, batch.tensor, batch.architecture.gated
     rotary = architecture.position_embedding == "rotary"
-    flops = architecture.forward_flops_by_part("layers.0", work.tokens)
+    flops = architecture.forward_flops_by_part("layers.0", batch.tokens)
     hidden, ffn = architecture.hidden_size, architecture.ffn_hidden_size
-    products = (flops["attention_projection"] + flops["feed_forward"]) / tensor / (_peak(work) * MATRIX_SHARE)
-    core = flops["attention_core"] / 2 / tensor / (_peak(work) * CORE_SHARE)
+    products = (flops["attention_projection"] + flops["feed_forward"]) / tensor / (_peak(batch) * MATRIX_SHARE)
+    core = flops["attention_core"] / 2 / tensor / (_peak(batch) * CORE_SHARE)
     # Norms and sums; the activation; rotary turns.
-    moved = work.replicated_tokens * 10 * hidden + work.tokens / tensor * (
+    moved = batch.replicated_tokens * 10 * hidden + batch.tokens / tensor * (
         (5 if swiglu else 2) * ffn + (2 * (hidden + architecture.kv_size) if rotary else 0))
-    elements = moved * _ELEMENT / (_memory(work) * ELEMENT_SHARE)
+    elements = moved * _ELEMENT / (_memory(batch) * ELEMENT_SHARE)
     operations = _OPERATIONS + swiglu * _SWIGLU_OPERATIONS + rotary * _ROTARY_OPERATIONS
     calls = operations * OPERATION_SECONDS
     forward = products + core + elements + calls
-    again = {"full": forward, "selective": core}.get(work.recompute, 0.0)
+    again = {"full": forward, "selective": core}.get(batch.recompute, 0.0)
     sums = 2 if tensor > 1 else 0
     return Seconds(forward, products + 2.5 * core + 2 * elements + calls, products + calls, again, sums, sums)
 
 
-def cpu_head_seconds(work: Work) -> Seconds:
+def cpu_head_seconds(batch: MicroBatch) -> Seconds:
     """Return the time of the head and its loss on one core."""
-    architecture = work.architecture
-    product = architecture.forward_flops("head", work.tokens) / work.tensor / (_peak(work) * MATRIX_SHARE)
-    logits = work.tokens * architecture.vocab_size / work.tensor * _ELEMENT
-    loss = _LOSS_PASSES * logits / (_memory(work) * ELEMENT_SHARE)
+    architecture = batch.architecture
+    product = architecture.forward_flops("head", batch.tokens) / batch.tensor / (_peak(batch) * MATRIX_SHARE)
+    logits = batch.tokens * architecture.vocab_size / batch.tensor * _ELEMENT
+    loss = _LOSS_PASSES * logits / (_memory(batch) * ELEMENT_SHARE)
     calls = 6 * OPERATION_SECONDS
     return Seconds(product + loss + calls, product + loss + calls, product + calls, 0.0, 0,
-                   1 if work.tensor > 1 else 0)
+                   1 if batch.tensor > 1 else 0)
 
 
-def cpu_embedding_seconds(work: Work) -> Seconds:
+def cpu_embedding_seconds(batch: MicroBatch) -> Seconds:
     """Return the time of the embedding on one core; the backward writes the whole table's gradient."""
-    architecture = work.architecture
-    speed = _memory(work) * ELEMENT_SHARE
-    line = work.replicated_tokens * architecture.hidden_size * _ELEMENT
-    table = architecture.vocab_size * architecture.hidden_size / work.tensor * _ELEMENT
+    architecture = batch.architecture
+    speed = _memory(batch) * ELEMENT_SHARE
+    line = batch.replicated_tokens * architecture.hidden_size * _ELEMENT
+    table = architecture.vocab_size * architecture.hidden_size / batch.tensor * _ELEMENT
     calls = 4 * OPERATION_SECONDS
     return Seconds(4 * line / speed + calls, 0.0, (3 * line + 2 * table) / speed + calls, 0.0,
-                   1 if work.tensor > 1 else 0)
+                   1 if batch.tensor > 1 else 0)
 
 
-def _peak(work: Work) -> float:
-    return work.gpu.peak_tflops[work.precision] * 1e12
+def _peak(batch: MicroBatch) -> float:
+    return batch.gpu.peak_tflops[batch.precision] * 1e12
 
 
-def _memory(work: Work) -> float:
-    return work.gpu.memory_bandwidth_gb_per_second * 1e9
+def _memory(batch: MicroBatch) -> float:
+    return batch.gpu.memory_bandwidth_gb_per_second * 1e9

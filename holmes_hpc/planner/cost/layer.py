@@ -11,7 +11,7 @@ from typing import NamedTuple
 from holmes_hpc.planner.cost.cpu import CPU, cpu_layer_seconds
 from holmes_hpc.planner.cost.gpu_constants import LAUNCH_SECONDS
 from holmes_hpc.planner.cost.matrix import product_seconds
-from holmes_hpc.planner.cost.work import Seconds, Work
+from holmes_hpc.planner.cost.micro_batch import MicroBatch, Seconds
 
 _CORE_BACKWARD_OPERATIONS = 2.5
 """A fused core's backward makes the scores again and four more products, against two in the forward."""
@@ -30,81 +30,82 @@ class Product(NamedTuple):
     inputs: float
 
 
-def layer_products(work: Work) -> tuple[Product, ...]:
+def layer_products(batch: MicroBatch) -> tuple[Product, ...]:
     """Return the weight matrices of a layer, each as a rank's share."""
-    architecture, t = work.architecture, work.tensor
+    architecture, t = batch.architecture, batch.tensor
     hidden, kv, ffn = architecture.hidden_size, architecture.kv_size, architecture.ffn_hidden_size
     up = [ffn, ffn] if architecture.gated else [ffn]
     entry = [hidden, kv, kv]
-    if work.software.fused_projections:
+    if batch.software.fused_projections:
         up, entry = [sum(up)], [sum(entry)]
     return (*(Product(width / t, hidden) for width in entry), Product(hidden, hidden / t),
             *(Product(width / t, hidden) for width in up), Product(hidden, ffn / t))
 
 
 @functools.lru_cache(maxsize=65536)
-def layer_seconds(work: Work) -> Seconds:
+def layer_seconds(batch: MicroBatch) -> Seconds:
     """Return the time of one layer on one GPU, without the collectives of tensor parallelism."""
-    if work.gpu.name == CPU:
-        return cpu_layer_seconds(work)
-    forward = sum(_product(work, product) for product in layer_products(work))
-    weight = sum(product_seconds(work.device, product.results, product.inputs, work.tokens,
-                                 element_bytes=work.element_bytes, result_bytes=_GRADIENT_RESULT_BYTES)
-                 for product in layer_products(work))
-    core_forward, core_backward = core_seconds(work)
-    memory_forward, memory_backward = memory_bound_seconds(work)
-    backward = sum(product_seconds(work.device, work.tokens, product.inputs, product.results,
-                                   element_bytes=work.element_bytes) for product in layer_products(work))
-    return _launched(work, core_forward, forward + core_forward + memory_forward,
+    if batch.gpu.name == CPU:
+        return cpu_layer_seconds(batch)
+    forward = sum(_product(batch, product) for product in layer_products(batch))
+    weight = sum(product_seconds(batch.device, product.results, product.inputs, batch.tokens,
+                                 element_bytes=batch.element_bytes, result_bytes=_GRADIENT_RESULT_BYTES)
+                 for product in layer_products(batch))
+    core_forward, core_backward = core_seconds(batch)
+    memory_forward, memory_backward = memory_bound_seconds(batch)
+    backward = sum(product_seconds(batch.device, batch.tokens, product.inputs, product.results,
+                                   element_bytes=batch.element_bytes) for product in layer_products(batch))
+    return _launched(batch, core_forward, forward + core_forward + memory_forward,
                      backward + core_backward + memory_backward, weight)
 
 
-def _product(work: Work, product: Product) -> float:
-    return product_seconds(work.device, work.tokens, product.results, product.inputs,
-                           element_bytes=work.element_bytes)
+def _product(batch: MicroBatch, product: Product) -> float:
+    return product_seconds(batch.device, batch.tokens, product.results, product.inputs,
+                           element_bytes=batch.element_bytes)
 
 
-def _launched(work: Work, core: float, forward: float, backward_input: float, backward_weight: float) -> Seconds:
+def _launched(batch: MicroBatch, core: float, forward: float, backward_input: float, backward_weight: float) -> Seconds:
     """Add what recomputation repeats, the sums of tensor parallelism, and the CPU's time to launch."""
-    sums = _SUMS if work.tensor > 1 else 0
-    again = {"full": forward, "selective": core}.get(work.recompute, 0.0)
+    sums = _SUMS if batch.tensor > 1 else 0
+    again = {"full": forward, "selective": core}.get(batch.recompute, 0.0)
     return Seconds(forward, backward_input, backward_weight, again, sums, sums,
-                   (work.software.forward_kernels + sums) * LAUNCH_SECONDS,
-                   (work.software.backward_kernels + sums) * LAUNCH_SECONDS)
+                   (batch.software.forward_kernels + sums) * LAUNCH_SECONDS,
+                   (batch.software.backward_kernels + sums) * LAUNCH_SECONDS)
 
 
-def core_seconds(work: Work) -> tuple[float, float]:
+def core_seconds(batch: MicroBatch) -> tuple[float, float]:
     """Return forward and backward time of the attention core: scores, softmax, and the product with the values."""
-    architecture, device = work.architecture, work.device
+    architecture, device = batch.architecture, batch.device
     length, width = architecture.sequence_length, architecture.head_size
-    heads = work.samples * architecture.num_heads / work.tensor
-    if work.software.fused_attention:
+    heads = batch.samples * architecture.num_heads / batch.tensor
+    if batch.software.fused_attention:
         operations = _CAUSAL_SHARE * 4 * heads * length * length * width
         rate = device.peak * device.constants.attention_share
-        moved = work.tokens * 2 * (architecture.hidden_size + architecture.kv_size) / work.tensor * work.element_bytes
+        elements = batch.tokens * 2 * (architecture.hidden_size + architecture.kv_size)
+        moved = elements / batch.tensor * batch.element_bytes
         forward = max(operations / rate, moved / device.memory_speed)
         return forward, _CORE_BACKWARD_OPERATIONS * forward
-    size, element = heads * length * length, work.element_bytes
+    size, element = heads * length * length, batch.element_bytes
     scores = product_seconds(device, length, length, width, batch=heads, element_bytes=element)
     values = product_seconds(device, length, width, length, batch=heads, element_bytes=element)
-    mask = 1 if work.software.dropout else 0
-    dropout = 2 * element + mask if work.software.dropout else 0
+    mask = 1 if batch.software.dropout else 0
+    dropout = 2 * element + mask if batch.software.dropout else 0
     forward = scores + values + size * (2 * element + dropout) / device.memory_speed
     # Gradients of the probabilities (like the scores), of the values, queries and keys (like the values).
     backward = scores + 3 * values + size * (3 * element + dropout) / device.memory_speed
     return forward, backward
 
 
-def memory_bound_seconds(work: Work) -> tuple[float, float]:
+def memory_bound_seconds(batch: MicroBatch) -> tuple[float, float]:
     """Return forward and backward time of everything beside products and core: norms, sums, activation, copies."""
-    forward, backward = (work.replicated_tokens * whole + work.tokens / work.tensor * split
-                         for whole, split in (_forward_bytes(work), _backward_bytes(work)))
-    return forward / work.device.memory_speed, backward / work.device.memory_speed
+    forward, backward = (batch.replicated_tokens * whole + batch.tokens / batch.tensor * split
+                         for whole, split in (_forward_bytes(batch), _backward_bytes(batch)))
+    return forward / batch.device.memory_speed, backward / batch.device.memory_speed
 
 
-def _forward_bytes(work: Work) -> tuple[float, float]:
+def _forward_bytes(batch: MicroBatch) -> tuple[float, float]:
     """Return bytes for each token: of what every tensor rank does, and of what they share."""
-    architecture, software, e = work.architecture, work.software, work.element_bytes
+    architecture, software, e = batch.architecture, batch.software, batch.element_bytes
     hidden, kv, ffn = architecture.hidden_size, architecture.kv_size, architecture.ffn_hidden_size
     mask = 1 if software.dropout else 0
     norms = 2 * 2 * e * hidden
@@ -117,9 +118,9 @@ def _forward_bytes(work: Work) -> tuple[float, float]:
     return norms + sums, activation + bias + rotary + context
 
 
-def _backward_bytes(work: Work) -> tuple[float, float]:
+def _backward_bytes(batch: MicroBatch) -> tuple[float, float]:
     """Return the backward's bytes for each token, as `_forward_bytes` does."""
-    architecture, software, e = work.architecture, work.software, work.element_bytes
+    architecture, software, e = batch.architecture, batch.software, batch.element_bytes
     hidden, kv, ffn = architecture.hidden_size, architecture.kv_size, architecture.ffn_hidden_size
     # A norm reads its input and gradient twice (for its weights, for its input) and writes once.
     norms = 2 * 5 * e * hidden

@@ -15,8 +15,8 @@ from holmes_hpc.planner.cost.ends import embedding_seconds, head_seconds
 from holmes_hpc.planner.cost.gpu_constants import NETWORK_SHARE_ELSE, RING_STEP_SECONDS, local_share
 from holmes_hpc.planner.cost.layer import layer_seconds
 from holmes_hpc.planner.cost.memory_parts import rank_parameters
+from holmes_hpc.planner.cost.micro_batch import MicroBatch, Seconds
 from holmes_hpc.planner.cost.software import ENGINE, Software
-from holmes_hpc.planner.cost.work import Seconds, Work
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class RegularRun:
         return self.global_batch / (self.micro_batch * self.data)
 
     @property
-    def work(self) -> Work:
+    def work(self) -> MicroBatch:
         """One micro-batch on one GPU."""
-        return Work(self.architecture, self.gpu, self.micro_batch, self.tensor, self.precision, self.recompute,
+        return MicroBatch(self.architecture, self.gpu, self.micro_batch, self.tensor, self.precision, self.recompute,
                     self.sequence_parallel, self.software)
 
     @property

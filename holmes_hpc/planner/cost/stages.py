@@ -19,7 +19,7 @@ from holmes_hpc.planner.cost.memory_parts import (
     rank_parameters,
     state_bytes,
 )
-from holmes_hpc.planner.cost.work import ELEMENT_BYTES, Work
+from holmes_hpc.planner.cost.micro_batch import ELEMENT_BYTES, MicroBatch
 
 GIB = 2.0**30
 
@@ -50,13 +50,13 @@ class ComputeCost:
         """Bytes for each parameter: of parameters (with a float32 copy at 16 bit), gradients, optimizer moments."""
         return state_bytes(self.precision, self.optimizer)
 
-    def work(self, node: Node, samples: int, tensor: int = 1) -> Work:
+    def micro_batch(self, node: Node, samples: int, tensor: int = 1) -> MicroBatch:
         """Return what one GPU of a node computes for a micro-batch of `samples` samples.
 
         Raises ConfigurationError where the GPU lacks the precision.
         """
         self.machine.tflops(node, self.precision)
-        return Work(self.architecture, self.machine.gpu(node), samples, tensor, self.precision, self.recompute,
+        return MicroBatch(self.architecture, self.machine.gpu(node), samples, tensor, self.precision, self.recompute,
                     self.sequence_parallel)
 
     def directions(self, node: Node, units: tuple[str, ...], samples: int, tensor: int = 1,
@@ -65,7 +65,8 @@ class ComputeCost:
         key = "directions", node.gpu, units, samples, tensor, ring
         if key not in self.known:
             layers, others = _summary(units)
-            self.known[key] = _directions(self.work(node, samples, tensor), layers, others, _looks_up(units), ring)
+            batch = self.micro_batch(node, samples, tensor)
+            self.known[key] = _directions(batch, layers, others, _looks_up(units), ring)
         found: Directions = self.known[key]
         return found
 
@@ -130,14 +131,15 @@ def _looks_up(units: tuple[str, ...]) -> bool:
 
 
 @functools.lru_cache(maxsize=65536)
-def _directions(work: Work, layers: int, others: tuple[str, ...], looks_up: bool, ring: Ring | None) -> Directions:
-    found = [(float(layers), layer_seconds(work))] if layers else []
+def _directions(batch: MicroBatch, layers: int, others: tuple[str, ...], looks_up: bool,
+                ring: Ring | None) -> Directions:
+    found = [(float(layers), layer_seconds(batch))] if layers else []
     if "head" in others:
-        found.append((1.0, head_seconds(work)))
+        found.append((1.0, head_seconds(batch)))
     if looks_up:
-        found.append((1.0, embedding_seconds(work)))
-    slowdown = work.gpu.slowdown(work.precision)
-    each = [(count, unit_directions(work, unit.times(slowdown), ring)) for count, unit in found]
+        found.append((1.0, embedding_seconds(batch)))
+    slowdown = batch.gpu.slowdown(batch.precision)
+    each = [(count, unit_directions(batch, unit.times(slowdown), ring)) for count, unit in found]
     return Directions(sum(count * times.forward for count, times in each),
                       sum(count * times.backward_input for count, times in each),
                       sum(count * times.backward_weight for count, times in each))

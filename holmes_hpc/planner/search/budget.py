@@ -37,7 +37,7 @@ class Allowance:
         return layout_units(task, layout) > self.whole
 
 
-class Work:
+class SearchBudget:
     """The work of a whole search, divided between its parts; and who is told about it."""
 
     def __init__(self, seconds: float | None, ranks: int, progress: Callable[[str], None] | None = None) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.layout.node_kinds import Kind, node_kinds, on_nodes
-from holmes_hpc.planner.search.budget import Work
+from holmes_hpc.planner.search.budget import SearchBudget
 from holmes_hpc.planner.search.priced import Priced
 from holmes_hpc.planner.search.shortlist import price_best
 from holmes_hpc.planner.strategies.fleets.space import space_with_degrees
@@ -94,6 +94,6 @@ def _priced(task: Task, step_seconds: float) -> list[Priced]:
                      if each.fits and each.estimate_seconds < _HOPED_FOR * step_seconds]
     except PlanRefusedError:
         return []
-    allowance = Work(None, task.cluster.world_size).allowance()
+    allowance = SearchBudget(None, task.cluster.world_size).allowance()
     return [each for each in price_best(task, proposals, allowance, _MOST_SIMULATED)
             if not each.reason and not each.missing]

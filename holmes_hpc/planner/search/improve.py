@@ -13,7 +13,7 @@ from fractions import Fraction
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.layout.layout import Layout
 from holmes_hpc.planner.layout.pipelines import apportion
-from holmes_hpc.planner.search.budget import Allowance, Work, layout_units
+from holmes_hpc.planner.search.budget import Allowance, SearchBudget, layout_units
 from holmes_hpc.planner.search.priced import WORTHWHILE, Priced, one_warmer, price_layout
 from holmes_hpc.planner.simulation.bounds import least_seconds
 from holmes_hpc.planner.strategies.shapes import indivisible
@@ -28,13 +28,13 @@ _LEAST_GAIN = 1e-6
 """Of the step, below which a change is no gain."""
 
 
-def improve(priced: Sequence[Priced], work: Work) -> list[Priced]:
+def improve(priced: Sequence[Priced], budget: SearchBudget) -> list[Priced]:
     """Return improved layouts, each better than the one that it came from, until the work is spent.
 
     Of the best layouts each moves one layer between neighbouring stages, or one micro-batch between pipelines, as long
     as that pays. The closed forms that proposed them do not know what hides behind what; the simulation does.
     """
-    allowance = work.allowance_to_improve()
+    allowance = budget.allowance_to_improve()
     starts = sorted((each for each in priced if not each.reason and each.schedule.chunks == 1
                      and each.strategy in ("auto", "flashflex", "holmes")),
                     key=lambda each: each.seconds)

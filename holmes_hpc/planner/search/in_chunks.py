@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.search.budget import Allowance, Work, layout_units
+from holmes_hpc.planner.search.budget import Allowance, SearchBudget, layout_units
 from holmes_hpc.planner.search.priced import (
     WORTHWHILE,
     Priced,
@@ -37,9 +37,9 @@ _NEAR = 1.05
 """Over the best layout, up to which a layout in chunks is given more warm-up and turns."""
 
 
-def in_chunks(priced: Sequence[Priced], work: Work) -> list[Priced]:
+def in_chunks(priced: Sequence[Priced], budget: SearchBudget) -> list[Priced]:
     """Return the best layouts in chunks, those that are faster than all that came before, until the work is spent."""
-    allowance = work.allowance_for_chunks()
+    allowance = budget.allowance_for_chunks()
     fitting = [each for each in priced if not each.reason]
     best = min((each.seconds for each in fitting), default=0.0)
     found: list[Priced] = []
@@ -104,7 +104,7 @@ def _peaks(pipelines: Sequence[Pipeline], chunks: int) -> dict[tuple[int, int, i
     """Return the micro-batches in flight after the warm-up and one forward more, by (rank, pipeline, stage)."""
     peaks = {}
     for rank, order in interleaved_orders(pipelines, chunks, {}).items():
-        before = itertools.takewhile(lambda work: work[0] == FORWARD, order)
+        before = itertools.takewhile(lambda each: each[0] == FORWARD, order)
         for (p, s), count in Counter((p, s) for _, p, s, _ in before).items():
             peaks[rank, p, s] = count
     return peaks

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.layout.groups import GroupRules
 from holmes_hpc.planner.search.alternatives import alternatives
-from holmes_hpc.planner.search.budget import Work
+from holmes_hpc.planner.search.budget import SearchBudget
 from holmes_hpc.planner.search.catalogue import degrees_of, names, propose_by, with_defaults
 from holmes_hpc.planner.search.fewer_nodes import on_fewer
 from holmes_hpc.planner.search.improve import improve
@@ -41,24 +41,24 @@ def search(task: Task, progress: Progress | None = None) -> tuple[Priced, tuple[
         return _manual(task), ()
     searched = names() if task.settings.strategy == "auto" else (task.settings.strategy,)
     _check_degrees(task)
-    work = Work(task.settings.search_seconds, task.cluster.world_size, progress)
+    budget = SearchBudget(task.settings.search_seconds, task.cluster.world_size, progress)
     priced: list[Priced] = []
     refusals: dict[str, list[str]] = {name: [] for name in searched}
     for name in searched:
-        work.say(f"planning: {name}{_so_far(priced)}")
+        budget.say(f"planning: {name}{_so_far(priced)}")
         own, found = with_defaults(task, name), []
         try:
-            found = _price_strategy(own, name, refusals[name], work)
+            found = _price_strategy(own, name, refusals[name], budget)
         except PlanRefusedError as refusal:
             refusals[name].append(str(refusal))
-        priced += found + _recomputed(own, name, found, refusals[name], work)
+        priced += found + _recomputed(own, name, found, refusals[name], budget)
     if task.settings.strategy == "auto":
         if task.settings.leave_nodes_out:
             priced += on_fewer(task, min((each.seconds for each in priced if not each.reason), default=math.inf))
-        work.say(f"planning: small changes to the best layouts{_so_far(priced)}")
-        priced += improve(priced, work)
+        budget.say(f"planning: small changes to the best layouts{_so_far(priced)}")
+        priced += improve(priced, budget)
         if task.settings.search_chunks:
-            priced += in_chunks(priced, work)
+            priced += in_chunks(priced, budget)
     fitting = [each for each in priced if not each.reason]
     if not fitting:
         raise PlanRefusedError(no_plan([each.reason for each in priced], refusals))
@@ -89,7 +89,7 @@ def choose(fitting: Sequence[Priced]) -> Priced:
     return min(pool, key=lambda each: each.seconds)
 
 
-def _price_strategy(task: Task, name: str, refusals: list[str], work: Work) -> list[Priced]:
+def _price_strategy(task: Task, name: str, refusals: list[str], budget: SearchBudget) -> list[Priced]:
     """Price the layouts of one strategy; wider tensor parallelism only where memory is too small for narrower.
 
     Pipelines cost less than tensor exchange as long as memory allows.
@@ -100,7 +100,7 @@ def _price_strategy(task: Task, name: str, refusals: list[str], work: Work) -> l
     for tensor in degrees_of(name, task):
         proposals = propose_by(name, task, tensor, refusals)
         most = _MOST_SIMULATED_OF_ALL if name == "auto" else _MOST_SIMULATED
-        priced += price_best(task, proposals, work.allowance(), most)
+        priced += price_best(task, proposals, budget.allowance(), most)
         if any(not each.reason for each in priced) or not (priced or any(map(_is_memory, refusals))):
             break
     return priced
@@ -110,7 +110,8 @@ def _is_memory(reason: str) -> bool:
     return reason.startswith(MEMORY)
 
 
-def _recomputed(task: Task, name: str, priced: Sequence[Priced], refusals: Sequence[str], work: Work) -> list[Priced]:
+def _recomputed(task: Task, name: str, priced: Sequence[Priced], refusals: Sequence[str],
+                budget: SearchBudget) -> list[Priced]:
     """Return layouts with recomputation, where it is left open and nothing fits into memory without."""
     short = any(each.reason for each in priced) or (not priced and any(map(_is_memory, refusals)))
     if name == "auto" or not task.settings.search_recompute or not short or any(not each.reason for each in priced):
@@ -118,7 +119,7 @@ def _recomputed(task: Task, name: str, priced: Sequence[Priced], refusals: Seque
     for recompute in RECOMPUTATIONS[1:]:
         other = dataclasses.replace(task, settings=task.settings.replace(recompute=recompute, search_recompute=False))
         try:
-            found = _price_strategy(other, name, [], work)
+            found = _price_strategy(other, name, [], budget)
         except PlanRefusedError:
             continue
         if any(not each.reason for each in found):
@@ -134,6 +135,6 @@ def _manual(task: Task) -> Priced:
     if priced.reason:
         raise PlanRefusedError(priced.reason)
     if task.settings.schedule != "gpipe":
-        allowance = Work(task.settings.search_seconds, task.cluster.world_size).allowance()
+        allowance = SearchBudget(task.settings.search_seconds, task.cluster.world_size).allowance()
         return min([priced, *with_schedules(priced, allowance)], key=lambda each: each.seconds)
     return priced

@@ -15,7 +15,7 @@ ELEMENT_BYTES = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
-class Work:
+class MicroBatch:
     """A micro-batch of `samples` samples of the architecture's sequence length on one of `tensor` GPUs.
 
     `recompute` is `none`, `selective` (the attention core again) or `full` (the whole layer again).
