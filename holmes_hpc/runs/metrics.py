@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from holmes_hpc.runs.files import finite, storage_error
+from holmes_hpc.runs.growing import parse_record
 
 _TAIL_BYTES = 65536
 
@@ -64,14 +65,7 @@ def read_last_json_line(path: Path) -> dict[str, Any] | None:
             lines = file.read().split(b"\n")
     except OSError:
         return None
-    for line in reversed(lines):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            return record
-    return None
+    return next((record for line in reversed(lines) if (record := parse_record(line)) is not None), None)
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
@@ -83,15 +77,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
-    records = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            records.append(record)
-    return records
+    return [record for line in lines if (record := parse_record(line)) is not None]
 
 
 def _is_torn(descriptor: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from holmes_hpc.runs.folder import RunFolder
+from holmes_hpc.runs.growing import GrowingFile
 
 
 def add_note(folder: RunFolder, text: str) -> None:
@@ -17,14 +18,8 @@ class Notes:
     """Reads the notes of a run, each once."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self._folder, self._seen = folder, 0
+        self._file = GrowingFile(folder.notes_path)
 
     def new(self) -> list[str]:
         """Return the whole lines that were added since the last call."""
-        try:
-            lines = self._folder.notes_path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-        except OSError:
-            return []
-        whole = [line.rstrip("\n") for line in lines if line.endswith("\n")]
-        fresh, self._seen = whole[self._seen:], len(whole)
-        return fresh
+        return [line.decode(errors="replace") for line in self._file.new_lines()]

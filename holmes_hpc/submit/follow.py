@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from holmes_hpc.runs import Notes, read_metrics
+from holmes_hpc.runs import GrowingFile, Notes
 from holmes_hpc.submit.watch import SubmittedRun, Watch, exit_status_of
 
 LOOK_SECONDS = 0.5
@@ -15,13 +15,12 @@ LOOK_SECONDS = 0.5
 
 def follow(run: SubmittedRun, on_row: Callable[[dict[str, Any]], None], on_state: Callable[[str], None]) -> int:
     """Report new steps and states until the job is over; return 0 or 1."""
-    watch, seen, told, notes = Watch([run]), 0, None, Notes(run.folder)
+    watch, told, notes = Watch([run]), None, Notes(run.folder)
+    rows = GrowingFile(run.folder.metrics_path)
     while True:
         watch.poll()
-        rows = read_metrics(run.folder)
-        for row in rows[seen:]:
+        for row in rows.new_records():
             on_row(row)
-        seen = len(rows)
         for note in notes.new():
             on_state(note)
         status = watch.runs[0].status

@@ -20,7 +20,7 @@ from holmes_hpc.launch.here.supervisor import supervise
 from holmes_hpc.launch.node.backend import backend_here
 from holmes_hpc.launch.node.node_report import read_node
 from holmes_hpc.launch.rank.settings import RankSettings
-from holmes_hpc.runs import RunFolder, read_metrics, write_job, write_result
+from holmes_hpc.runs import GrowingFile, RunFolder, write_job, write_result
 from holmes_hpc.values import Plan
 
 LOG = logging.getLogger(__name__)
@@ -83,15 +83,13 @@ def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder:
 
 
 def _follow(world: World, folder: RunFolder, reporter: Reporter, failure: FailureReport) -> int:
-    seen = len(read_metrics(folder))  # of a run that goes on
+    rows = GrowingFile(folder.metrics_path, skip=True)  # a run that goes on has some
     while True:
         status = world.poll()
         for event in world.events(timeout_seconds=POLL_SECONDS):
             _handle(event, world, folder, reporter, failure)
-        rows = read_metrics(folder)
-        for row in rows[seen:]:
+        for row in rows.new_records():
             reporter.step(row)
-        seen = len(rows)
         if status is not None:
             return status
 

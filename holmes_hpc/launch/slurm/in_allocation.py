@@ -24,7 +24,7 @@ from holmes_hpc.launch.follow.progress import make_reporter
 from holmes_hpc.launch.rank.leaving import leave_process
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
 from holmes_hpc.launch.slurm.rank import be_rank
-from holmes_hpc.runs import Notes, RunFolder, Start, read_metrics, write_job, write_result
+from holmes_hpc.runs import GrowingFile, Notes, RunFolder, Start, write_job, write_result
 from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.submit.components import Component, job_components
 from holmes_hpc.submit.job import link_job
@@ -124,14 +124,12 @@ def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _follow(step: subprocess.Popen[bytes], folder: RunFolder, steps: int) -> int:
-    seen, notes = 0, Notes(folder)
+    rows, notes = GrowingFile(folder.metrics_path), Notes(folder)
     with make_reporter(steps, sys.stderr) as reporter:
         while True:
             status = step.poll()
-            rows = read_metrics(folder)
-            for row in rows[seen:]:
+            for row in rows.new_records():
                 reporter.step(row)
-            seen = len(rows)
             for note in notes.new():
                 LOG.info("%s", note)
             if status is not None:

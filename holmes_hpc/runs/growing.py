@@ -1,0 +1,56 @@
+"""Reading what was added to a file since the last look, however long the file is."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+class GrowingFile:
+    """A file that others append whole lines to; each line is read once.
+
+    A line without its end is left for the next look. A file that was replaced or shortened is read from its beginning.
+    """
+
+    def __init__(self, path: Path, *, skip: bool = False) -> None:
+        """With `skip` begin behind what is there now."""
+        self._path, self._offset, self._inode = path, 0, 0
+        if skip:
+            self.new_lines()
+
+    def new_lines(self) -> list[bytes]:
+        """Return the lines that were added, without their ends; [] where the file is missing or cannot be read."""
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe in its place has none
+        except OSError:
+            return []
+        try:
+            added = self._added(descriptor)
+        except OSError:
+            return []
+        finally:
+            os.close(descriptor)
+        whole, end, _ = added.rpartition(b"\n")
+        self._offset += len(whole) + len(end)
+        return whole.split(b"\n") if end else []
+
+    def _added(self, descriptor: int) -> bytes:
+        status = os.fstat(descriptor)
+        if status.st_ino != self._inode or status.st_size < self._offset:
+            self._offset, self._inode = 0, status.st_ino
+        return os.pread(descriptor, status.st_size - self._offset, self._offset) if status.st_size else b""
+
+    def new_records(self) -> list[dict[str, Any]]:
+        """Return the JSON objects among the lines that were added; others, as a killed writer leaves, are left out."""
+        return [record for line in self.new_lines() if (record := parse_record(line)) is not None]
+
+
+def parse_record(line: bytes) -> dict[str, Any] | None:
+    """Return the JSON object of a line; None where it holds none."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None

@@ -1,0 +1,81 @@
+"""Following a file costs what was added to it, not what it holds."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from holmes_hpc.runs.growing import GrowingFile
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_each_record_is_read_once_and_only_whole(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    rows = GrowingFile(path)
+    assert rows.new_records() == []
+    append(path, '{"step": 1}\n{"step": 2}\n{"st')
+    assert rows.new_records() == [{"step": 1}, {"step": 2}]
+    assert rows.new_records() == []
+    append(path, 'ep": 3}\n')
+    assert rows.new_records() == [{"step": 3}]
+
+
+def test_what_is_no_record_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'torn{"step": 1}\n[1]\n\xff\xfe\n{"step": 2}\n' + b"[" * 100_000 + b"\n\n")
+    assert GrowingFile(path).new_records() == [{"step": 2}]
+
+
+def test_a_reader_may_begin_behind_what_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    append(path, '{"step": 1}\n')
+    rows = GrowingFile(path, skip=True)
+    append(path, '{"step": 2}\n')
+    assert rows.new_records() == [{"step": 2}]
+
+
+@pytest.mark.parametrize("how", ["shortened", "replaced", "removed"])
+def test_a_file_that_is_another_one_now_is_read_from_its_beginning(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    append(path, '{"step": 1}\n{"step": 2}\n')
+    rows = GrowingFile(path)
+    assert len(rows.new_records()) == 2
+    if how == "shortened":
+        path.write_text('{"step": 7}\n')
+    elif how == "replaced":
+        (tmp_path / "other").write_text('{"step": 7}\n' * 3)
+        (tmp_path / "other").replace(path)
+    else:
+        path.unlink()
+        assert rows.new_records() == []
+        path.write_text('{"step": 7}\n' * 4)
+    assert {record["step"] for record in rows.new_records()} == {7}
+
+
+def test_a_pipe_or_a_folder_in_its_place_does_not_hold_the_reader(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", "."):
+        assert GrowingFile(tmp_path / name).new_lines() == []
+
+
+def test_a_look_reads_no_more_than_was_added(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps({"step": step, "loss": 2.5}) + "\n" for step in range(50_000)))
+    rows = GrowingFile(path)
+    assert len(rows.new_records()) == 50_000
+    append(path, '{"step": 50000}\n')
+    before = _bytes_read()
+    assert rows.new_records() == [{"step": 50_000}]
+    assert _bytes_read() - before < path.stat().st_size / 10
+
+
+def _bytes_read() -> int:
+    return int(next(line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith("rchar"))
+               .split()[1])
