@@ -19,15 +19,18 @@ GRACE_SECONDS = 1.5
 def supervise(context: WorldContext, ranks: Sequence[RankSettings]) -> int:
     """Fork all ranks, wait for them, and return 0, or 1 when any of them failed.
 
-    torch is imported once, here, so that a rank starts by a fork alone. Every rank's start and end is sent to the
-    command as an event.
+    torch is imported once, here, with what it would import later, so that a rank starts by a fork alone. Every rank's
+    start and end is sent to the command as an event.
     """
     errors_only(os.environ)
     import torch
 
     torch.set_num_threads(1)
+    from holmes_hpc.launch.rank.late_imports import import_late_modules
     from holmes_hpc.launch.rank.rank import run_rank
 
+    if ranks and any(len(pipeline.stages) > 1 for pipeline in ranks[0].plan.pipelines):
+        import_late_modules()
     running: dict[int, RankSettings] = {}
     for number, settings in enumerate(ranks):
         def function(settings: RankSettings = settings, number: int = number) -> int:
