@@ -12,6 +12,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+TOKEN_TYPES = ("uint8", "uint16", "uint32", "int32", "int64")
+"""Types of the tokens in a file without a header."""
+
 
 def setting(default: Any, help: str, **limits: Any) -> Any:  # noqa: A002
     """Return a dataclass field with a default, its help line and its limits."""
@@ -207,7 +210,7 @@ class Source:
     name: str = setting("???", "kind of data", valid=("python_docs", "tokens", "megatron", "text"), added="sources")
     weight: float = setting(1.0, "share of the samples, relative to the other weights", above=0)
     path: str | None = setting(None, "as data.path")
-    dtype: str | None = setting(None, "default: data.dtype", valid=("uint8", "uint16", "uint32"))
+    dtype: str | None = setting(None, "default: data.dtype", valid=TOKEN_TYPES)
     pattern: str | None = setting(None, "default: data.pattern")
     tokenizer: str | None = setting(None, "default: data.tokenizer")
     end_of_document: str | None = setting(None, "default: data.end_of_document")
@@ -223,7 +226,7 @@ class Data:
     path: str | None = setting(None, "tokens: the file; megatron: the .bin and .idx without their endings; text: the "
                                      "folder, or one file")
     dtype: str = setting("uint16", "tokens: type of a token in a file without a header",
-                         valid=("uint8", "uint16", "uint32"))
+                         valid=TOKEN_TYPES)
     pattern: str = setting("*.txt", "text: names of the files to read, in all folders below data.path")
     tokenizer: str | None = setting(None, "text: a file of the package `tokenizers`; default: one byte is one token")
     end_of_document: str | None = setting(None, "text: token of data.tokenizer after every file, such as "

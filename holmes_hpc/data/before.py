@@ -6,6 +6,7 @@ is not made into tokens, and what a plug-in reads is left to it.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from holmes_hpc.errors import ConfigurationError, DataError
 from holmes_hpc.paths import try_to_write
 from holmes_hpc.registry import SOURCES
 
+_LOG = logging.getLogger(__name__)
 _TRIAL_BYTES = 65536
 
 
 def check_data_files(data_config: Any, architecture: Architecture) -> None:
-    """Check the files that `config.data` names, unless `data.check_before_start` is false.
+    """Check the files that `config.data` names, unless `data.check_before_start` is false; say what is doubtful.
 
     Raises ConfigurationError with what the ranks would say, and how to leave the check to them.
     """
@@ -31,10 +33,13 @@ def check_data_files(data_config: Any, architecture: Architecture) -> None:
         return
     try:
         named = [settings for settings, _ in sources_of(data_config) if settings.kind not in SOURCES]
-        check_tokenizers([_checked(settings, architecture) for settings in named])
+        sources = [_checked(settings, architecture) for settings in named]
+        check_tokenizers(sources)
     except DataError as error:
         raise ConfigurationError(f"{error} Nothing was started. If the nodes see other files than this machine, set "
                                  "data.check_before_start=false: then the ranks check them.") from error
+    for doubt in (doubt for source in sources for doubt in source.doubts(architecture.vocab_size)):
+        _LOG.warning("%s", doubt)
 
 
 def _checked(settings: SourceSettings, architecture: Architecture) -> Source:

@@ -16,6 +16,7 @@ import numpy
 from numpy.typing import NDArray
 
 from holmes_hpc.data.settings import SourceSettings
+from holmes_hpc.data.token_types import check_stored
 from holmes_hpc.data.tokens import Tokens, file_size, map_array, read_bytes
 from holmes_hpc.errors import DataError
 
@@ -69,11 +70,11 @@ class Gathered:
         return tokens if dtype is None else tokens.astype(dtype)
 
 
-def read_megatron(settings: SourceSettings) -> Tokens:
+def read_megatron(settings: SourceSettings, vocab_size: int) -> Tokens:
     """Return the tokens of a pair of files; `data.path` is their common prefix, or the name of either.
 
-    Raises DataError for a file that is missing, unreadable or cut short, an unknown magic, version or type, and two
-    files that do not belong together.
+    `vocab_size` is the model's. Raises DataError for a file that is missing, unreadable or cut short, an unknown magic,
+    version or type, and two files that do not belong together.
     """
     prefix = settings.required_path
     if prefix.suffix in (".bin", ".idx"):
@@ -83,9 +84,12 @@ def read_megatron(settings: SourceSettings) -> Tokens:
     size, width = file_size(settings, path), index.dtype.itemsize
     count, contiguous, last_byte = _survey(settings, index)
     if last_byte > size or (contiguous and last_byte != size):
+        times = size // last_byte if last_byte and size % last_byte == 0 else 1
+        wider = f"; tokens of {width * times} bytes and not {width} would fit" if times in (2, 4, 8) else ""
         raise _wrong(settings, path, f"has {size} bytes, and {index.path} describes {last_byte}: the two do not belong "
-                                     "together, or one is cut short")
+                                     f"together, or one is cut short{wider}")
     stored = map_array(settings, path, index.dtype, 0, size // width)
+    check_stored(settings, path, stored, vocab_size)
     if contiguous:
         return Tokens(stored)
     starts = numpy.concatenate([numpy.zeros(1, numpy.int64), numpy.cumsum(index.lengths, dtype=numpy.int64)])

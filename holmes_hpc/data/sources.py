@@ -12,16 +12,22 @@ from numpy.typing import NDArray
 from holmes_hpc.data import python_docs, token_file
 from holmes_hpc.data.added import read_added
 from holmes_hpc.data.cache import read_text
+from holmes_hpc.data.flat import NPY_MAGIC, read_flat, read_npy
 from holmes_hpc.data.megatron import MAGIC as MEGATRON_MAGIC
 from holmes_hpc.data.megatron import read_megatron
 from holmes_hpc.data.settings import SourceSettings
+from holmes_hpc.data.token_types import capacity
 from holmes_hpc.data.tokenizer import ByteTokenizer
-from holmes_hpc.data.tokens import TokenArray, Tokens, file_size, read_bytes, read_flat
+from holmes_hpc.data.tokens import TokenArray, Tokens, file_size, read_bytes
 from holmes_hpc.errors import ConfigurationError, DataError
 from holmes_hpc.registry import SOURCES, unknown
 
 _CHECKED_WINDOWS = 64
 _CHECKED_TOKENS = 4096
+_PADDING = 1024
+"""A model's vocabulary may be larger than that of its data by this: tables are padded."""
+_LEAST_WRAPPED = 1 << 15
+"""Types of bytes are not judged by their largest token: text of bytes reaches the end of its type as well."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +50,37 @@ class Source:
         """
         self.check_vocabulary_size(vocab_size)
         self.check_length(sequence_length)
+        largest = 0
         for tokens in (self.training, self.validation):
             for window in _windows(tokens):
                 self.check_vocabulary(window, vocab_size)
+                largest = max(largest, int(window.max(initial=0)))
+        self._check_capacity(largest, vocab_size)
+
+    def doubts(self, vocab_size: int) -> Iterator[str]:
+        """Yield what a user should be told of data that can be trained on, and may not be what was meant."""
+        most = self._narrow(vocab_size)
+        if most is not None:
+            yield (f"{self.label} stores tokens in a type that ends at {most - 1}, and model.vocab_size={vocab_size}: "
+                   f"tokens {most} and above never occur. If the data was made with so many, write it again in a wider "
+                   f"type; if with fewer, model.vocab_size={most} would do.")
+
+    def _narrow(self, vocab_size: int) -> int | None:
+        """Return how many tokens the stored type tells apart where that is too few; None where the data says itself."""
+        if self.vocab_size is not None:
+            return None
+        stored = numpy.asarray(self.training[0:0]).dtype
+        most = capacity(stored) if stored.kind in "ui" else vocab_size
+        return most if most + _PADDING < vocab_size else None
+
+    def _check_capacity(self, largest: int, vocab_size: int) -> None:
+        """Refuse tokens up to the very end of a type that is smaller than the vocabulary: larger ones were wrapped."""
+        most = self._narrow(vocab_size)
+        if most is not None and most >= _LEAST_WRAPPED and largest >= most - most // 64:
+            raise DataError(
+                f"{self.label} holds tokens up to {largest}, the end of the type that stores them ({most} tokens), and "
+                f"model.vocab_size={vocab_size} has more: those above were cut to that type, and mean others now. "
+                f"Write the data again in uint32, or set model.vocab_size={most} if its vocabulary ends there.")
 
     def check_vocabulary_size(self, vocab_size: int) -> None:
         """Refuse data whose vocabulary, where it is known, is larger than the model's. Raises DataError."""
@@ -76,7 +110,7 @@ class Source:
             raise DataError(
                 f"{self.label} holds token {largest}, and model.vocab_size={vocab_size} has tokens 0 to "
                 f"{vocab_size - 1}: the data was made with a larger vocabulary, or data.dtype is wrong. Set "
-                f"model.vocab_size to at least {largest + 1}, or data.dtype to uint8, uint16 or uint32.")
+                f"model.vocab_size to at least {largest + 1}, or data.dtype to another type.")
 
     def digest_parts(self) -> Iterator[bytes]:
         """Yield the size and windows of both parts: what a fingerprint of the source is made of."""
@@ -109,23 +143,26 @@ def open_source(settings: SourceSettings, vocab_size: int) -> Source:
     return Source(settings.label, tokens.array[:border], tokens.array[border:], tokens.vocab_size, tokens.tokenizer)
 
 
-def _read_tokens(settings: SourceSettings, _: int) -> Tokens:
-    """Read a token file with a header, or a flat one."""
+def _read_tokens(settings: SourceSettings, vocab_size: int) -> Tokens:
+    """Read a token file with a header, a numpy array, or a flat file."""
     path = settings.required_path
     file_size(settings, path)
-    if path.suffix == token_file.SUFFIX or read_bytes(settings, path, 8) == token_file.MAGIC:
+    begin = read_bytes(settings, path, 8)
+    if path.suffix == token_file.SUFFIX or begin == token_file.MAGIC:
         return token_file.read_token_file(settings)
+    if path.suffix == ".npy" or begin.startswith(NPY_MAGIC):
+        return read_npy(settings)
     if path.suffix in (".bin", ".idx"):
         index = path.with_suffix(".idx")
         if index.is_file() and read_bytes(settings, index, 9) == MEGATRON_MAGIC:
             raise DataError(f"{settings.key('path')}={path} belongs to the index {index} of Megatron. Set "
                             f"{settings.key('name')}=megatron.")
-    return read_flat(settings)
+    return read_flat(settings, vocab_size)
 
 
 _READERS: dict[str, Callable[[SourceSettings, int], Tokens]] = {
     "tokens": _read_tokens,
-    "megatron": lambda settings, _: read_megatron(settings),
+    "megatron": read_megatron,
     "text": read_text,
 }
 

@@ -53,6 +53,10 @@ def read_token_file(settings: SourceSettings) -> Tokens:
     if checksum != zlib.crc32(header[: _FIELDS.size]) or width not in _DTYPES:
         raise DataError(f"{where} has a damaged header: its checksum does not fit. Write it again with python -m "
                         "holmes_hpc.data.write, or copy it again from where it came.")
+    if vocab_size > 2 ** (8 * width):
+        raise DataError(f"{where} states a vocabulary of {vocab_size} tokens, and its tokens of "
+                        f"{width} byte{'s' if width > 1 else ''} tell {2 ** (8 * width)} apart: larger ones were cut. "
+                        "Write it again with python -m holmes_hpc.data.write.")
     ends_at = _ends_offset(count * width)
     expected = ends_at + 8 * documents if documents else HEADER_BYTES + count * width
     if size != expected:
@@ -91,7 +95,9 @@ class TokenFileWriter:
         return self
 
     def write(self, tokens: NDArray[Any]) -> None:
-        """Append tokens. Raises ValueError for one outside the vocabulary."""
+        """Append tokens. Raises ValueError for one outside the vocabulary, TypeError for what is no whole number."""
+        if tokens.dtype.kind not in "ui" and tokens.size:
+            raise TypeError(f"tokens of type {tokens.dtype}: expected whole numbers")
         if tokens.size and not (int(tokens.min()) >= 0 and int(tokens.max()) < self._vocab_size):
             raise ValueError(f"tokens {int(tokens.min())} to {int(tokens.max())} in a vocabulary of "
                              f"{self._vocab_size}")

@@ -1,4 +1,4 @@
-"""Tokens mapped into memory, and the file that is nothing but them (little-endian uint8, uint16 or uint32)."""
+"""Tokens mapped into memory, and what every reader of a file of them needs."""
 
 from __future__ import annotations
 
@@ -36,21 +36,6 @@ class Tokens:
     vocab_size: int | None = None
     tokenizer: bytes | None = None
     documents: TokenArray | None = None
-
-
-def read_flat(settings: SourceSettings) -> Tokens:
-    """Return the tokens of a file without a header, of type `data.dtype`.
-
-    Raises DataError for a file that is missing, unreadable, or of a length that the type does not divide.
-    """
-    path, dtype = settings.required_path, numpy.dtype(settings.dtype).newbyteorder("<")
-    size = file_size(settings, path)
-    if size % dtype.itemsize:
-        raise DataError(
-            f"{settings.key('path')}={path} has {size} bytes, not a multiple of the {dtype.itemsize} bytes of "
-            f"{settings.key('dtype')}={settings.dtype}: the file is cut short or of another type. Write it again, or "
-            f"set {settings.key('dtype')} to uint8, uint16 or uint32.")
-    return Tokens(map_array(settings, path, dtype, 0, size // dtype.itemsize))
 
 
 def map_array(settings: SourceSettings, path: Path, dtype: Any, offset: int, count: int) -> Any:
