@@ -14,12 +14,12 @@ from tests.runs_for_tests import ROOT
 FLOORS = [
     {"errors", "resources", "findings", "words"},
     {"paths"},
+    {"values"},
     {"registry"},
     {"config"},
     {"architecture"},
     {"cluster"},
     {"emulation"},
-    {"values"},
     {"runs"},
     {"schedule"},
     {"planner"},

@@ -51,4 +51,5 @@ def _keys(schema: Any, path: str) -> list[str]:
             lines += _keys(item, f"{setting.path}.{'LABEL' if setting.path.endswith('partitions') else 'N'}.")
         else:
             lines += [f"  {setting.path}", f"      {setting.help}; {expected(setting)}"]
+            lines += [f"        {word:<12} {told}" for word, told in setting.metadata.get("told", {}).items()]
     return lines

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, ListConfig
 from holmes_hpc.config.data_rules import check_data
 from holmes_hpc.config.describe import near
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.values.schedule_kinds import AUTO, SCHEDULE_KINDS
 from holmes_hpc.words import counted
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -103,13 +104,15 @@ def _schedule(config: DictConfig) -> None:
     if extra != "auto" and not (_whole(extra) and extra >= 0):
         raise ConfigurationError(f"parallel.warmup_extra={extra}: expected auto, or a whole number from 0.")
     chunks = parallel.chunks or 1
-    if chunks > 1 and parallel.schedule not in ("auto", "interleaved"):
+    in_chunks = [name for name, kind in SCHEDULE_KINDS.items() if kind.in_chunks]
+    if chunks > 1 and parallel.schedule not in (AUTO, *in_chunks):
         raise ConfigurationError(
-            f"parallel.chunks={chunks} needs parallel.schedule=interleaved (or auto), and it is "
+            f"parallel.chunks={chunks} needs parallel.schedule={' or '.join(in_chunks)} (or auto), and it is "
             f"{parallel.schedule}; set parallel.chunks=1 or change the schedule."
         )
-    if parallel.schedule == "interleaved" and chunks < 2:
-        raise ConfigurationError("parallel.schedule=interleaved needs parallel.chunks of at least 2, and it is 1.")
+    if parallel.schedule in in_chunks and chunks < 2:
+        raise ConfigurationError(f"parallel.schedule={parallel.schedule} needs parallel.chunks of at least 2, and it "
+                                 "is 1.")
     if parallel.sequence_parallel and parallel.tensor == 1:
         raise ConfigurationError(
             "parallel.sequence_parallel=true splits between tensor-parallel ranks, and parallel.tensor=1; raise "

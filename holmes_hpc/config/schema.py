@@ -1,8 +1,8 @@
 """The typed schema of every Hydra group.
 
 A field's metadata carries what its type cannot say: `help` (one line), `minimum`, `maximum`, `above` (exclusive
-lower bound), `valid` (the values that a word may take), `not_run` (those of them that can be planned and not yet run)
-and `added` (the registry of what plug-ins add to them).
+lower bound), `valid` (the values that a word may take), `told` (a line of help for each, where they need one),
+`not_run` (those that can be planned and not yet run) and `added` (the registry of what plug-ins add to them).
 `config.check` applies them and names the path.
 """
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from typing import Any
+
+from holmes_hpc.values.schedule_kinds import AUTO, SCHEDULE_KINDS
 
 TOKEN_TYPES = ("uint8", "uint16", "uint32", "int32", "int64")
 """Types of the tokens in a file without a header."""
@@ -137,8 +139,8 @@ class Parallel:
     micro_batch_size: int | None = setting(None, "samples of a micro-batch", minimum=1)
     chunks: int | None = setting(None, "virtual stages of a rank (interleaved schedule); null: 1, and strategy auto "
                                        "tries 2 and 4", minimum=1)
-    schedule: str = setting("auto", "pipeline schedule",
-                            valid=("auto", "gpipe", "1f1b", "interleaved", "zero_bubble"))
+    schedule: str = setting(AUTO, "pipeline schedule", valid=(AUTO, *SCHEDULE_KINDS),
+                            told={name: kind.help for name, kind in SCHEDULE_KINDS.items()})
     warmup_extra: Any = setting("auto", "extra warm-up forwards upstream of a slow hop: auto, or a number from 0")
     layer_split: Any = setting("adaptive", "adaptive, holmes, uniform, or a list of layer counts by stage")
     alpha: float = setting(1.05, "the hyper-parameter of layer_split=holmes", above=0)

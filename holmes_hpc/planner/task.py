@@ -13,9 +13,9 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine, read_cluster
 from holmes_hpc.config.rules import LAYER_SPLITS
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
-from holmes_hpc.schedule.building import SCHEDULES
 from holmes_hpc.values import Synchronization
 from holmes_hpc.values.capabilities import ENGINE
+from holmes_hpc.values.schedule_kinds import AUTO, ScheduleKind, compared_schedules, schedule_kind
 
 _BUCKET_MIB = 64.0
 """Large enough that NCCL reaches its rate over a dozen ranks (Megatron takes 160 MB of gradients)."""
@@ -35,7 +35,7 @@ class PlanSettings:
     pipeline: int | None
     data: int | None
     micro_batch_size: int | None
-    schedule: str
+    schedule: ScheduleKind | None
     chunks: int
     search_chunks: bool
     turns: bool | None
@@ -69,18 +69,15 @@ class PlanSettings:
             raise PlanRefusedError(
                 f"parallel.cross_fabric_dtype={parallel.cross_fabric_dtype}: this version neither prices nor runs it. "
                 f"Set parallel.cross_fabric_dtype to {' or '.join(ENGINE.cross_fabric_dtypes)} or null.")
-        schedule = str(parallel.schedule)
-        chunks = parallel.chunks or 1
+        schedule = None if parallel.schedule == AUTO else schedule_kind(str(parallel.schedule))
+        chunks = int(parallel.chunks or 1)
         open_split = parallel.layer_split == "adaptive"
-        search_chunks = parallel.chunks is None and schedule == "auto" and open_split
-        if schedule == "auto" and chunks > 1:
-            schedule = "interleaved"
-        if schedule not in ("auto", *SCHEDULES):
-            raise PlanRefusedError(f"parallel.schedule={schedule}: this version cannot build it. "
-                                   f"Set it to one of auto, {', '.join(SCHEDULES)}.")
+        search_chunks = parallel.chunks is None and schedule is None and open_split
+        if schedule is None and chunks > 1:
+            schedule = compared_schedules(in_chunks=True)[0]
         return cls(
             strategy=str(parallel.strategy), tensor=parallel.tensor, pipeline=parallel.pipeline, data=parallel.data,
-            micro_batch_size=parallel.micro_batch_size, schedule=schedule, chunks=int(chunks),
+            micro_batch_size=parallel.micro_batch_size, schedule=schedule, chunks=chunks,
             search_chunks=search_chunks, turns=parallel.turns,
             warmup_extra=_warmup_extra(parallel.warmup_extra), layer_split=_layer_split(parallel.layer_split),
             alpha=float(parallel.alpha), two_level=parallel.two_level is not False,
@@ -93,6 +90,10 @@ class PlanSettings:
             bucket_mib=parallel.bucket_mib, global_batch_size=int(config.train.global_batch_size),
             pipelines=tuple(_plain(pipeline) for pipeline in parallel.pipelines or ()),
         )
+
+    def first_schedule(self, chunks: int = 1) -> ScheduleKind:
+        """Return the schedule with which a layout in so many chunks is looked at first: the asked one, if any."""
+        return self.schedule or compared_schedules(in_chunks=chunks > 1)[0]
 
     def synchronization(self, strategy: str, *, on_cpu: bool) -> Synchronization:
         """Return how the ranks of a plan of `strategy` sum gradients: the baseline does not overlap by default."""

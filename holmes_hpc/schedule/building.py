@@ -6,14 +6,12 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.schedule.interleaved import goes_round, interleaved_orders
-from holmes_hpc.schedule.list_scheduling import FORWARD, WEIGHT, Pass, order_passes
-from holmes_hpc.schedule.one_f_one_b import is_unshared, one_f_one_b_orders
-from holmes_hpc.schedule.policies import Place, gpipe_policy, one_f_one_b_policy, row_of, zero_bubble_policy
+from holmes_hpc.schedule.kinds import ORDERS, Orders
+from holmes_hpc.schedule.list_scheduling import FORWARD, WEIGHT, Pass
+from holmes_hpc.schedule.policies import Place, row_of
 from holmes_hpc.schedule.turns import take_turns
 from holmes_hpc.values import Action, ActionKind, Group, Pipeline, Plan, Reduction, Schedule, ScheduleChoice
-
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
+from holmes_hpc.values.schedule_kinds import SCHEDULE_KINDS
 
 
 def build_schedule(plan: Plan) -> Schedule:
@@ -32,28 +30,18 @@ def make_schedule(pipelines: Sequence[Pipeline], groups: Sequence[Group], reduct
     With `sharded`, every rank gathers parameters after its optimizer's step.
     """
     actions = lower(pipelines, reductions, _orders(pipelines, groups, choice),
-                    split=choice.name == "zero_bubble", sharded=sharded)
+                    split=choice.kind.splits, sharded=sharded)
     return Schedule(choice.name, take_turns(pipelines, groups, actions) if choice.turns else actions)
 
 
 def _orders(pipelines: Sequence[Pipeline], groups: Sequence[Group],
-            choice: ScheduleChoice) -> Mapping[int, Sequence[Pass]]:
-    if choice.name not in SCHEDULES:
-        raise PlanRefusedError(f"parallel.schedule={choice.name}: this version cannot build it. "
-                               f"Set parallel.schedule to auto, {', '.join(SCHEDULES[:-1])} or {SCHEDULES[-1]}.")
-    if choice.chunks != 1 and choice.name != "interleaved":
+            choice: ScheduleChoice) -> Orders:
+    kind = choice.kind
+    if choice.chunks != 1 and not kind.in_chunks:
+        able = " or ".join(each.name for each in SCHEDULE_KINDS.values() if each.in_chunks)
         raise PlanRefusedError(f"parallel.chunks={choice.chunks} with parallel.schedule={choice.name}: only the "
-                               "interleaved schedule has chunks. Set parallel.chunks=1.")
-    if choice.name == "gpipe":
-        return order_passes(pipelines, gpipe_policy(pipelines))
-    warmups = hop_warmups(pipelines, groups, choice)
-    if choice.name == "zero_bubble":
-        return order_passes(pipelines, zero_bubble_policy(pipelines, warmups, choice))
-    if choice.chunks > 1 and goes_round(pipelines, choice.chunks):
-        return interleaved_orders(pipelines, choice.chunks, warmups)
-    if is_unshared(pipelines):
-        return one_f_one_b_orders(pipelines, warmups)
-    return order_passes(pipelines, one_f_one_b_policy(pipelines, warmups))
+                               f"schedule {able} has chunks. Set parallel.chunks=1.")
+    return ORDERS[kind](pipelines, hop_warmups(pipelines, groups, choice) if kind.warms_up else {}, choice)
 
 
 def hop_warmups(pipelines: Sequence[Pipeline], groups: Sequence[Group], choice: ScheduleChoice) -> dict[Place, int]:

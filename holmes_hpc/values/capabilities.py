@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holmes_hpc.values.plan import Plan
+from holmes_hpc.values.schedule_kinds import AUTO, SCHEDULE_KINDS
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Abilities:
 
 
 ENGINE = Abilities(
-    schedules=("gpipe", "1f1b", "interleaved", "zero_bubble"), chunks=True, tensor=True, unlike_tensor=True,
+    schedules=tuple(SCHEDULE_KINDS), chunks=True, tensor=True, unlike_tensor=True,
     sequence_parallel=True, recompute=("none", "selective", "full"), precisions=("float32", "bfloat16", "float16"),
     overlap_grad_reduce=True, overlap_param_gather=True, turns=True, cross_fabric_dtypes=("float32",),
 )
@@ -46,7 +47,7 @@ def unsupported(config: Any, plan: Plan | None = None, abilities: Abilities = EN
     """
     parallel, train, can = config.parallel, config.train, abilities
     asked = (
-        (parallel.schedule not in ("auto", *can.schedules), f"parallel.schedule={parallel.schedule}",
+        (parallel.schedule not in (AUTO, *can.schedules), f"parallel.schedule={parallel.schedule}",
          f"auto, {_either(can.schedules)}"),
         ((parallel.tensor or 1) > 1 and not can.tensor, f"parallel.tensor={parallel.tensor}", "1 or null"),
         ((parallel.chunks or 1) > 1 and not can.chunks, f"parallel.chunks={parallel.chunks}", "1"),

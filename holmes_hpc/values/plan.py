@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from holmes_hpc.values.schedule_kinds import ScheduleKind, schedule_kind
+
 FORMAT_VERSION = 1
 
 Value = TypeVar("Value")
@@ -127,6 +129,11 @@ class ScheduleChoice:
     hop_warmups: tuple[tuple[int, ...], ...] = ()
     stage_times: tuple[tuple[tuple[int, ...], ...], ...] = ()
     hop_times: tuple[tuple[tuple[int, ...], ...], ...] = ()
+
+    @property
+    def kind(self) -> ScheduleKind:
+        """What this schedule is. Raises PlanRefusedError for one that this version does not know."""
+        return schedule_kind(self.name)
 
     def for_pipelines(self, chosen: Sequence[int]) -> ScheduleChoice:
         """Return this choice for some of the pipelines: the rows that it has for each."""

@@ -13,6 +13,7 @@ from holmes_hpc.planner.megatron_export.communicators import ETHERNET
 from holmes_hpc.planner.simulation.predict import predict
 from holmes_hpc.planner.telling.restore import restore
 from holmes_hpc.values import Group, Plan, Prediction, ScheduleChoice
+from holmes_hpc.values.schedule_kinds import AUTO, SCHEDULE_KINDS
 
 _KINDS = {"tensor": "tp", "pipeline": "pp", "data": "dp", "embedding": "embd"}
 
@@ -29,9 +30,11 @@ def within_megatron(config: Any) -> Any:
                                    f"Megatron-LM has none of that name. Set it to {' or '.join(known)}.")
     limited = config.copy()
     parallel = limited.parallel
-    if parallel.schedule not in ("auto", "1f1b", "interleaved"):
+    known_schedules = [kind for kind in SCHEDULE_KINDS.values() if kind.in_megatron]
+    names = [AUTO, *(kind.name for kind in known_schedules)]
+    if parallel.schedule not in names:
         raise PlanRefusedError(f"output=megatron: parallel.schedule={parallel.schedule}: Megatron-LM has no such "
-                               "schedule. Set it to auto, 1f1b or interleaved.")
+                               f"schedule. Set it to {', '.join(names[:-1])} or {names[-1]}.")
     if parallel.warmup_extra not in ("auto", 0):
         raise PlanRefusedError(f"output=megatron: parallel.warmup_extra={parallel.warmup_extra}: Megatron-LM's warm-up "
                                "has no extra forwards. Set it to auto or 0.")
@@ -39,8 +42,9 @@ def within_megatron(config: Any) -> Any:
         if parallel[key]:
             raise PlanRefusedError(f"output=megatron: parallel.{key}=true: Megatron-LM has no {what}. "
                                    f"Set it to null or false.")
-    if parallel.schedule == "auto":
-        parallel.schedule = "interleaved" if (parallel.chunks or 1) > 1 else "1f1b"
+    if parallel.schedule == AUTO:
+        in_chunks = (parallel.chunks or 1) > 1
+        parallel.schedule = next(kind.name for kind in known_schedules if kind.in_chunks == in_chunks)
     parallel.warmup_extra, parallel.turns, parallel.two_level = 0, False, False
     return limited
 

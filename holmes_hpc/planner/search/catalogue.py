@@ -24,6 +24,7 @@ from holmes_hpc.planner.strategies.shapes import Shape, tensor_degrees
 from holmes_hpc.planner.strategies.unlike import asymmetric_proposals
 from holmes_hpc.planner.task import Task
 from holmes_hpc.values import Pipeline
+from holmes_hpc.values.schedule_kinds import ONE_F_ONE_B
 from holmes_hpc.words import counted
 
 _SHAPES: dict[str, Callable[[Task, int], tuple[Shape, ...]]] = {
@@ -86,7 +87,7 @@ def with_defaults(task: Task, name: str) -> Task:
         return task
     split = "uniform" if settings.layer_split == "adaptive" else settings.layer_split
     warmup = 0 if settings.warmup_extra is None else settings.warmup_extra
-    schedule = "1f1b" if settings.schedule == "auto" else settings.schedule
+    schedule = settings.schedule or ONE_F_ONE_B
     return dataclasses.replace(task, settings=settings.replace(
         layer_split=split, warmup_extra=warmup, schedule=schedule, turns=bool(settings.turns)))
 

@@ -30,6 +30,7 @@ from holmes_hpc.planner.task import Task
 from holmes_hpc.schedule.interleaved import goes_round, interleaved_orders
 from holmes_hpc.schedule.list_scheduling import FORWARD
 from holmes_hpc.values import ActionKind, Pipeline
+from holmes_hpc.values.schedule_kinds import compared_schedules
 
 CHUNKS = (2, 4)
 _SCHEDULE_WORDS = re.compile(r", (zero bubble|gpipe|turns|warm-up \+\d+)(?=,|$)")
@@ -111,9 +112,10 @@ def _peaks(pipelines: Sequence[Pipeline], chunks: int) -> dict[tuple[int, int, i
 
 
 def _interleaved(task: Task) -> Task:
-    key = "interleaved"
+    key = "in chunks"
     if key not in task.derived:
-        task.derived[key] = dataclasses.replace(task, settings=task.settings.replace(schedule="interleaved"))
+        schedule = compared_schedules(in_chunks=True)[0]
+        task.derived[key] = dataclasses.replace(task, settings=task.settings.replace(schedule=schedule))
     found: Task = task.derived[key]
     return found
 

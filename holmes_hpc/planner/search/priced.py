@@ -68,8 +68,7 @@ def price_layout(task: Task, strategy: str, words: str, pipelines: tuple[Pipelin
     if like is not None:
         choice = _adapted(like, task, layout)
     else:
-        # Zero bubble orders by the layout's own times.
-        needs_times = task.settings.schedule == "zero_bubble"
+        needs_times = task.settings.first_schedule(chunks).needs_times
         choice = candidate_schedules(task, layout, chunks)[0] if needs_times else first_schedule(task, chunks)
     return price_schedule(task, strategy, words, layout, rules, choice)
 
@@ -135,7 +134,7 @@ def one_warmer(priced: Priced, allowance: Allowance) -> list[Priced]:
     """Return the layout with one more warm-up forward, whether or not that pays; nothing where it makes no sense."""
     hops = slow_hops(priced.layout.pipelines, priced.layout.groups)
     if (not hops or priced.task.settings.warmup_extra is not None or allowance.units <= 0
-            or priced.schedule.name == "gpipe"):
+            or not priced.schedule.kind.warms_up):
         return []
     choice = dataclasses.replace(priced.schedule, warmup_extra=priced.schedule.warmup_extra + 1, hop_warmups=())
     warmer = _rescheduled(priced, choice, allowance)
@@ -156,7 +155,7 @@ def exceeds_memory(task: Task, layout: Layout, peaks: Peaks | None = None) -> bo
     are not judged.
     """
     served = Counter(rank for pipeline in layout.pipelines for stage in pipeline.stages for rank in stage.ranks)
-    exact = task.settings.schedule in ("auto", "1f1b", "zero_bubble")
+    exact = task.settings.first_schedule().is_capped
     peaks = peaks or {(rank, p, s): min(cap, layout.pipelines[p].microbatches) if exact else 1
              for (p, s), cap in in_flight_caps(layout.pipelines, {}).items()
              for rank in layout.pipelines[p].stages[s].ranks if served[rank] == 1}

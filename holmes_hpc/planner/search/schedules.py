@@ -14,6 +14,7 @@ from holmes_hpc.planner.task import Task
 from holmes_hpc.schedule.building import slow_hops
 from holmes_hpc.schedule.policies import Place
 from holmes_hpc.values import ActionKind, ScheduleChoice
+from holmes_hpc.values.schedule_kinds import compared_schedules
 
 _RESOLUTION = 240
 """Whole numbers for the shortest forward: times that differ by less than this share do not change an order."""
@@ -24,31 +25,31 @@ Item = TypeVar("Item")
 def first_schedule(task: Task, chunks: int = 1) -> ScheduleChoice:
     """Return the schedule with which a layout is first simulated: the asked one, without what needs its prices."""
     settings = task.settings
-    name = ("interleaved" if chunks > 1 else "1f1b") if settings.schedule == "auto" else settings.schedule
-    return ScheduleChoice(name, settings.warmup_extra or 0, chunks, turns=bool(settings.turns) and name != "gpipe")
+    kind = settings.first_schedule(chunks)
+    return ScheduleChoice(kind.name, settings.warmup_extra or 0, chunks, turns=bool(settings.turns) and kind.warms_up)
 
 
 def candidate_schedules(task: Task, layout: Layout, chunks: int = 1) -> tuple[ScheduleChoice, ...]:
     """Return the schedules to compare for a layout, `first_schedule` (or as near as it can be) first.
 
-    They differ in what the settings leave open: the schedule itself (`auto`: 1F1B and zero bubble, or interleaved for
-    pipelines in chunks), the extra warm-up of every slow hop, and turns where several pipelines of a node cross
-    Ethernet. Extra warm-up is k = ceil(2 D / (F + B)) for every hop, where D is the time of one message behind the
-    others of its node, and F and B are those of the longest stage.
+    They differ in what the settings leave open: the schedule itself (all that are compared for these chunks), the
+    extra warm-up of every slow hop, and turns where several pipelines of a node cross Ethernet. Extra warm-up is
+    k = ceil(2 D / (F + B)) for every hop, where D is the time of one message behind the others of its node, and F and
+    B are those of the longest stage.
     """
     settings, first = task.settings, first_schedule(task, chunks)
-    if first.name == "gpipe":
+    if not first.kind.warms_up:
         return (first,)
     found_few = representatives(task, layout)
     few, prices, like = found_few.layout, found_few.own_prices, found_few.replicas.like
     hops = slow_hops(few.pipelines, few.groups)
     warmups = hop_warmups(task, few, prices, hops) if hops and settings.warmup_extra is None else {}
-    names = (first.name, "zero_bubble") if settings.schedule == "auto" and chunks == 1 else (first.name,)
+    kinds = compared_schedules(in_chunks=chunks > 1) if settings.schedule is None else (first.kind,)
     takes_turns = bool(hops) and any(group.kind == "turn" for group in layout.groups)
     turns = [settings.turns] if settings.turns is not None else [False, True]
     found = []
-    for name in names:
-        times = _times(few, prices, like) if name == "zero_bubble" else ((), ())
+    for kind in kinds:
+        times = _times(few, prices, like) if kind.needs_times else ((), ())
         for extra in ({}, warmups) if any(warmups.values()) else ({},):
             for turn in turns:
                 if turn and not takes_turns:
@@ -56,7 +57,7 @@ def candidate_schedules(task: Task, layout: Layout, chunks: int = 1) -> tuple[Sc
                 most = max(extra.values(), default=0) if settings.warmup_extra is None else settings.warmup_extra
                 even = len(set(extra.values())) <= 1
                 found.append(ScheduleChoice(
-                    name, most, chunks, turns=turn, hop_warmups=() if even else _rows(few, extra, 0, like),
+                    kind.name, most, chunks, turns=turn, hop_warmups=() if even else _rows(few, extra, 0, like),
                     stage_times=times[0], hop_times=times[1]))
     return tuple(dict.fromkeys(found))
 
@@ -122,8 +123,8 @@ def words_of(choice: ScheduleChoice) -> str:
 
 
 def _words(choice: ScheduleChoice) -> Iterator[str]:
-    if choice.name not in ("1f1b", "interleaved"):
-        yield choice.name.replace("_", " ")
+    if choice.kind.words:
+        yield choice.kind.words
     if choice.warmup_extra:
         yield f"warm-up +{choice.warmup_extra}"
     if choice.turns:

@@ -134,7 +134,7 @@ def _manual(task: Task) -> Priced:
     priced = price_layout(task, "manual", words, pipelines, size, rules, task.settings.chunks)
     if priced.reason:
         raise PlanRefusedError(priced.reason)
-    if task.settings.schedule != "gpipe":
+    if priced.schedule.kind.warms_up:
         allowance = SearchBudget(task.settings.search_seconds, task.cluster.world_size).allowance()
         return min([priced, *with_schedules(priced, allowance)], key=lambda each: each.seconds)
     return priced

@@ -27,7 +27,7 @@ _WARMUP_SHARE = 0.5
 def price_best(task: Task, proposals: Sequence[Proposal], allowance: Allowance, most: int) -> list[Priced]:
     """Simulate the best estimates, then give the fastest of those other schedules where they pay."""
     ranked = sorted(proposals, key=lambda each: (not each.fits, each.estimate_seconds))[:2 * most]
-    warms_up = task.settings.schedule != "gpipe"
+    warms_up = task.settings.first_schedule().warms_up
     selection = _Selection(allowance, most, _WARMUP_SHARE * allowance.units if warms_up else 0.0)
     for proposal in ranked:
         if selection.ends_before(proposal, best_fits=ranked[0].fits):

@@ -45,7 +45,7 @@ def shortened(pipelines: Sequence[Pipeline], choice: ScheduleChoice) -> Shortene
     # Interleaved pipelines repeat themselves after as many micro-batches as they have ranks.
     ranks = depth // choice.chunks if choice.chunks > 1 else 1
     filled = 2 * (depth + choice.warmup_extra * depth)
-    if choice.name == "gpipe":
+    if choice.kind.keeps:
         return None
     if len(counts) > 1:
         return _in_proportion(counts, actions_of(pipelines), filled, ranks)

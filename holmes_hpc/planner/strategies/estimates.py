@@ -218,7 +218,7 @@ class _Stages:
         busiest = max(sum(turns[s] * times[s] for s in range(r, len(layers), period)) for r in range(period))
         waits = [turns[s] * busy for s, (_, busy) in enumerate(hops)]
         steady = max([busiest, *waits])
-        if self.task.settings.schedule in ("1f1b", "auto", "interleaved") and self.task.settings.warmup_extra == 0:
+        if self.task.settings.first_schedule().alternates and self.task.settings.warmup_extra == 0:
             # Neighbours play ping-pong: each micro-batch also pays the hops, unless enough is in flight.
             steady += self.microbatches / self.pipelines * max([0.0, *(alone for alone, _ in hops)])
         fill = (sum(times) - max(times)) / self.shape.chunks + 2 * sum(alone for alone, _ in hops)
@@ -249,7 +249,7 @@ class _Stages:
         parts, tensor = self.shape.stages[s], len(self.shape.stages[s][0])
         depth, settings, chunks = len(self.shape.stages), self.task.settings, self.shape.chunks
         served = -(-self.pipelines // len(parts))
-        in_flight = (-(-self.microbatches // len(parts)) if settings.schedule == "gpipe"
+        in_flight = (-(-self.microbatches // len(parts)) if settings.first_schedule().keeps
                      else min(served * (depth - s), -(-self.microbatches // len(parts))))
         layer = self.prices.held(("layers.0",), tensor, self.size)
         fixed = self.prices.held(self.fixed_units[s], tensor, self.size)

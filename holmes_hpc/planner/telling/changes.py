@@ -203,10 +203,11 @@ def _other_micro_batches(task: Task, layout: Layout, choice: ScheduleChoice) -> 
 def _free_schedules(task: Task, layout: Layout, choice: ScheduleChoice) -> Iterator[_Variant]:
     """What the planner would compare if schedule, extra warm-up and turns were left to it."""
     settings = task.settings
-    fixed = settings.schedule not in ("auto", "interleaved") or settings.warmup_extra is not None
+    asked = settings.schedule
+    fixed = (asked is not None and not asked.in_chunks) or settings.warmup_extra is not None
     if not (fixed or settings.turns is not None) or choice.chunks > 1:
         return
-    free = dataclasses.replace(task, settings=settings.replace(schedule="auto", warmup_extra=None, turns=None))
+    free = dataclasses.replace(task, settings=settings.replace(schedule=None, warmup_extra=None, turns=None))
     groups = layout.groups + tuple(
         group for ranks in turn_ranks(task.cluster, layout.pipelines, layout.groups)
         if (group := Group("turn", tuple(ranks), task.cluster.shared_network(ranks))) not in layout.groups)
