@@ -17,7 +17,9 @@ def layout(plan: Record) -> str:
     pipelines = [_distinct_stages(pipeline) for pipeline in plan.get("pipelines") or []]
     if not pipelines:
         return ""
-    shapes = [tuple(len(ranks) for ranks in stages) for stages in pipelines]
+    degrees = {tuple(stage["ranks"]): int(stage.get("tensor", len(stage["ranks"])))
+               for pipeline in plan["pipelines"] for stage in pipeline["stages"]}
+    shapes = [tuple(degrees[ranks] for ranks in stages) for stages in pipelines]
     if len(set(shapes)) == 1 and len(set(shapes[0])) == 1:
         replicas = [str(len(set(stage))) for stage in zip(*pipelines, strict=True)]
         data = replicas[0] if len(set(replicas)) == 1 else "+".join(replicas)

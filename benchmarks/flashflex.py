@@ -71,7 +71,7 @@ def ours(model: Model, batch: int) -> tuple[float, Pipelines, list[int]]:
             if placed is None:
                 continue
             stages = [tuple(StageOf(cluster.node_of(stage.ranks[0]).slot, cluster.node_of(stage.ranks[0]).gpu,
-                                    len(stage.ranks), stage.num_layers) for stage in pipeline.stages)
+                                    stage.tensor, stage.num_layers) for stage in pipeline.stages)
                       for pipeline in placed]
             counts = [pipeline.microbatches for pipeline in placed]
             seconds = model.step_seconds(stages, counts)
@@ -132,7 +132,7 @@ def identical(model: Model, batch: int) -> float:
             placed = place(fleet, space.kinds, cluster, stages_together=together)
             if placed is not None:
                 stages = [tuple(StageOf(cluster.node_of(stage.ranks[0]).slot, cluster.node_of(stage.ranks[0]).gpu,
-                                        len(stage.ranks), stage.num_layers) for stage in pipeline.stages)
+                                        stage.tensor, stage.num_layers) for stage in pipeline.stages)
                           for pipeline in placed]
                 best = min(best, model.step_seconds(stages, [batch // len(stages)] * len(stages)))
     return best

@@ -99,10 +99,10 @@ class LocalModel:
 
     def _options(self, pipeline: int, stage: int) -> StageOptions:
         plan, stages = self._plan, self._plan.pipelines[pipeline].stages
-        ranks = stages[stage].ranks
-        if len(ranks) == 1:
+        ranks, degree = stages[stage].ranks, stages[stage].tensor
+        if degree == 1:
             return StageOptions(recompute=plan.recompute)
-        share = TensorShare(len(ranks), ranks.index(self._rank), plan.sequence_parallel, self._exchange(ranks))
+        share = TensorShare(degree, ranks.index(self._rank), plan.sequence_parallel, self._exchange(ranks))
         return StageOptions(
             share, plan.recompute,
             receives_shards=stage == 0 or plan.boundary_shards(pipeline, stage - 1) > 1,

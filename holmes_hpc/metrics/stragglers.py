@@ -126,7 +126,7 @@ def _peers(plan: Plan) -> list[tuple[int, ...]]:
     kinds: dict[int, tuple[object, ...]] = {}
     for rank in range(plan.world_size):
         stages = [plan.pipelines[pipeline].stages[number] for pipeline, number in plan.stages_of(rank)]
-        layers = tuple(sorted({(stage.first_layer, stage.num_layers, len(stage.ranks)) for stage in stages}))
+        layers = tuple(sorted({(stage.first_layer, stage.num_layers, stage.tensor) for stage in stages}))
         kinds[rank] = (gpus[rank], layers)
     return [tuple(peer for peer in kinds if peer != rank and kinds[peer] == kinds[rank]) for rank in kinds]
 

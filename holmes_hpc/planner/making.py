@@ -52,7 +52,7 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
     elif best.strategy == "megatron" and task.settings.strategy == "auto" and split == "adaptive":
         words = "uniform"
     layout, whole, task = best.layout, task, best.task
-    widest = max(len(stage.ranks) for pipeline in layout.pipelines for stage in pipeline.stages)
+    widest = max(stage.tensor for pipeline in layout.pipelines for stage in pipeline.stages)
     synchronization, sent = task.synchronization(best.strategy), loads(task, layout)
     schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, best.schedule,
                              sharded=synchronization.sharded)

@@ -67,7 +67,7 @@ def unsupported(config: Any, plan: Plan | None = None, abilities: Abilities = EN
     if problems or plan is None:
         return problems
     return [f"the plan uses {what}: the engine of this version cannot run it. Use more nodes, more pipeline stages "
-            "or a smaller model." for what in unable([[len(stage.ranks) for stage in pipeline.stages]
+            "or a smaller model." for what in unable([[stage.tensor for stage in pipeline.stages]
                                                       for pipeline in plan.pipelines],
                                                      plan.schedule.name, plan.recompute, abilities)]
 

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from holmes_hpc.values.schedule_kinds import ScheduleKind, schedule_kind
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READ_VERSIONS = (1, 2)
 
 Value = TypeVar("Value")
 
@@ -37,12 +38,23 @@ class RankPlace:
 class Stage:
     """A contiguous range of layers on a tuple of ranks, which form its tensor-parallel group (in shard order).
 
-    The first stage of a pipeline also holds the embedding, the last one the final norm and the head.
+    The first stage of a pipeline also holds the embedding, the last one the final norm and the head. `tensor` is the
+    tensor-parallel degree, by default (0) the number of ranks. The ranks of a stage are the product of its degrees,
+    and there is no other degree yet. Raises ValueError where they are not.
     """
 
     ranks: tuple[int, ...]
     first_layer: int
     num_layers: int
+    tensor: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.tensor:
+            object.__setattr__(self, "tensor", len(self.ranks))
+        elif self.tensor != len(self.ranks):
+            raise ValueError(f"a stage of {len(self.ranks)} ranks with the tensor-parallel degree {self.tensor}: the "
+                             "ranks of a stage are the product of its degrees, and this version has no other degree. "
+                             f"Set tensor to {len(self.ranks)}, or give the stage {self.tensor} ranks")
 
 
 @dataclass(frozen=True)
@@ -217,17 +229,17 @@ class Plan:
     def from_json(cls, text: str) -> Plan:
         """Read a plan from JSON text.
 
-        Raises ValueError when the text is no plan, names unknown fields, or is of another format version.
+        A plan of an older format is read as one of this. Raises ValueError when the text is no plan, names unknown
+        fields, or is of a format version that is not known.
         """
         data = json.loads(text)
         if not isinstance(data, dict):
             raise ValueError("not a plan: the JSON text holds no object")
         version = data.get("format_version")
-        if version != FORMAT_VERSION:
-            raise ValueError(
-                f"plan of format {version!r}: this version reads format {FORMAT_VERSION}; make the plan anew"
-            )
-        return _build(cls, data, "plan")
+        if version not in _READ_VERSIONS:
+            raise ValueError(f"plan of format {version!r}: this version reads the formats "
+                             f"{' and '.join(map(str, _READ_VERSIONS))}; make the plan anew")
+        return _build(cls, data | {"format_version": FORMAT_VERSION}, "plan")
 
     def stages_of(self, rank: int) -> tuple[tuple[int, int], ...]:
         """Return the (pipeline, stage) indices that `rank` serves, in pipeline order."""
@@ -245,7 +257,7 @@ class Plan:
         unlike tensor degrees.
         """
         here, there = self.pipelines[pipeline].stages[stage:stage + 2]
-        return len(here.ranks) if self.sequence_parallel and len(here.ranks) == len(there.ranks) else 1
+        return here.tensor if self.sequence_parallel and here.tensor == there.tensor else 1
 
 
 def _build(kind: type[Value], data: Any, path: str) -> Value:
@@ -259,7 +271,7 @@ def _build(kind: type[Value], data: Any, path: str) -> Value:
     values = {name: _convert(hints[name], item, f"{path}.{name}") for name, item in data.items()}
     try:
         return kind(**values)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 

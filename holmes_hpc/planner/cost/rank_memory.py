@@ -58,7 +58,7 @@ def rank_memory(cost: ComputeCost, cluster: ClusterDescription, pipelines: Seque
     passing: dict[int, float] = {}
     for p, pipeline in enumerate(pipelines):
         for s, stage in enumerate(pipeline.stages):
-            units, tensor = stage_units(cost.architecture, pipeline, s), len(stage.ranks)
+            units, tensor = stage_units(cost.architecture, pipeline, s), stage.tensor
             one = cost.activation_bytes(units, micro_batch_size, tensor)
             workspace = cost.workspace_bytes(units, micro_batch_size, tensor)
             for rank in stage.ranks:

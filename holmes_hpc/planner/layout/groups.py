@@ -60,7 +60,7 @@ def find_groups(architecture: Architecture, cluster: ClusterDescription, pipelin
     found = _Groups(cluster, rules)
     for pipeline in pipelines:
         for stage in pipeline.stages:
-            if len(stage.ranks) > 1:
+            if stage.tensor > 1:
                 found.add("tensor", stage.ranks)
         for s in range(len(pipeline.stages) - 1):
             ranks = edge_ranks(pipeline, s)

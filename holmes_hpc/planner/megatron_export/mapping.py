@@ -89,7 +89,7 @@ def map_plan(plan: Plan) -> Grid:
     if idle:
         raise _refusal(f"rank {idle[0]} computes nothing, and every rank of Megatron's does",
                        "Leave its node out of the cluster")
-    tensor, data = len(pipelines[0].stages[0].ranks), len(pipelines)
+    tensor, data = pipelines[0].stages[0].tensor, len(pipelines)
     ordered = tuple(places[rank] for rank in range(plan.world_size))
 
     def ranks(formula: Callable[[Place], int]) -> tuple[int, ...]:
@@ -104,7 +104,7 @@ def map_plan(plan: Plan) -> Grid:
 
 
 def _degrees(pipeline: Pipeline) -> str:
-    return "+".join(str(len(stage.ranks)) for stage in pipeline.stages)
+    return "+".join(str(stage.tensor) for stage in pipeline.stages)
 
 
 _DEPTH = ("{}", "number of stages", lambda pipeline: counted(len(pipeline.stages), "stage"))
@@ -126,7 +126,7 @@ def _refuse_unlike(plan: Plan, words: str, what: str, of: Callable[[Pipeline], o
 
 
 def _refuse_unlike_stages(plan: Plan) -> None:
-    degrees = [len(stage.ranks) for stage in plan.pipelines[0].stages]
+    degrees = [stage.tensor for stage in plan.pipelines[0].stages]
     if len(set(degrees)) > 1:
         raise _refusal(f"stages have the tensor-parallel degrees {_degrees(plan.pipelines[0])}, and Megatron has one "
                        "for all stages", f"Set parallel.tensor={degrees[0]}")

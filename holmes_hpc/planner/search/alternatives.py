@@ -95,7 +95,7 @@ def facets(priced: Priced) -> dict[str, Facet]:
         return tuple(networks.get(edge_ranks(pipeline, s), "local") for s in range(len(pipeline.stages) - 1))
 
     def alike(pipeline: Pipeline) -> str:
-        degrees = [len(stage.ranks) for stage in pipeline.stages]
+        degrees = [stage.tensor for stage in pipeline.stages]
         return _sum_words(degrees[:1] if len(set(degrees)) == 1 else degrees)
 
     depths = _weighted((len(pipeline.stages), count) for pipeline, count in pipelines)

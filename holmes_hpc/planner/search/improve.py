@@ -127,7 +127,7 @@ def _changes(task: Task, layout: Layout) -> Iterator[_Change]:
     pipelines, size = layout.pipelines, layout.micro_batch_size
     alike: dict[object, list[int]] = {}
     for p, pipeline in enumerate(pipelines):
-        key = tuple((stage.first_layer, stage.num_layers, len(stage.ranks)) for stage in pipeline.stages)
+        key = tuple((stage.first_layer, stage.num_layers, stage.tensor) for stage in pipeline.stages)
         alike.setdefault(key, []).append(p)
     for members in alike.values():
         typical = _typical(task, pipelines, members)
@@ -172,7 +172,7 @@ def _joined(task: Task, layout: Layout) -> Iterator[_Change]:
 
 def _with_ranks(pipeline: Pipeline, s: int, ranks: tuple[int, ...], count: int) -> Pipeline:
     stages = list(pipeline.stages)
-    stages[s] = dataclasses.replace(stages[s], ranks=ranks)
+    stages[s] = dataclasses.replace(stages[s], ranks=ranks, tensor=len(ranks))
     return Pipeline(pipeline.microbatches + count, tuple(stages))
 
 

@@ -100,7 +100,7 @@ def price_schedule(task: Task, strategy: str, words: str, layout: Layout, rules:
                    choice: ScheduleChoice) -> Priced:
     """Simulate a layout with a schedule and return its price."""
     predicted = predict(task, layout, choice)
-    degrees = [[len(stage.ranks) for stage in pipeline.stages] for pipeline in layout.pipelines]
+    degrees = [[stage.tensor for stage in pipeline.stages] for pipeline in layout.pipelines]
     missing = tuple(unable(degrees, choice.name, task.settings.recompute))
     return Priced(strategy, words, task, layout, rules, choice, predicted,
                   memory_problem(task, layout, words, predicted), missing)

@@ -117,8 +117,9 @@ def _messages(task: Task, network: NetworkCost, layout: Layout) -> dict[tuple[in
     prices: dict[tuple[int, int], Traffic] = {}
     for pipeline in layout.pipelines:
         for s in range(len(pipeline.stages) - 1):
-            before, after = pipeline.stages[s].ranks, pipeline.stages[s + 1].ranks
-            shards = len(before) if task.settings.sequence_parallel and len(before) == len(after) else 1
+            here, there = pipeline.stages[s:s + 2]
+            before, after = here.ranks, there.ranks
+            shards = here.tensor if task.settings.sequence_parallel and here.tensor == there.tensor else 1
             for pair in (*transfers(before, after), *transfers(after, before)):
                 if pair not in prices:
                     prices[pair] = network.message(networks[edge_ranks(pipeline, s)], *pair, whole // shards)
@@ -131,7 +132,7 @@ def _optimizer(task: Task, cost: ComputeCost, layout: Layout) -> dict[int, float
         for s, stage in enumerate(pipeline.stages):
             units = stage_units(task.architecture, pipeline, s)
             for rank in stage.ranks:
-                held.setdefault(rank, {}).update(dict.fromkeys(units, len(stage.ranks)))
+                held.setdefault(rank, {}).update(dict.fromkeys(units, stage.tensor))
     return {rank: cost.optimizer_seconds(task.cluster.node_of(rank),
                                          cost.parameter_count(tuple(units), max(units.values(), default=1)))
             for rank, units in held.items()}

@@ -84,7 +84,7 @@ def _remedies(task: Task, layout: Layout, parts: Mapping[str, float], usable: fl
     """
     settings = task.settings
     manual = settings.strategy == "manual"
-    tensor = max(len(stage.ranks) for pipeline in layout.pipelines for stage in pipeline.stages)
+    tensor = max(stage.tensor for pipeline in layout.pipelines for stage in pipeline.stages)
     stages = max(len(pipeline.stages) for pipeline in layout.pipelines)
     # In chunks the same ranks hold several stages.
     depth = max(len({stage.ranks for stage in pipeline.stages}) for pipeline in layout.pipelines)

@@ -104,7 +104,7 @@ def _choices(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "fabrics", "\n".join(_fabrics(plan))
     yield "pipelines", f"{len(plan.pipelines)} of {'up to ' * _unlike(plan)}{counted(depth, 'stage')}"
     yield "layers by stage", "\n".join(_kinds(plan, lambda p: "+".join(str(s.num_layers) for s in p.stages)))
-    yield "tensor degree by stage", "\n".join(_kinds(plan, lambda p: "+".join(str(len(s.ranks)) for s in p.stages)))
+    yield "tensor degree by stage", "\n".join(_kinds(plan, lambda p: "+".join(str(s.tensor) for s in p.stages)))
     yield "fabrics by stage", "\n".join(_kinds(plan, lambda p: _stage_fabrics(plan, p)))
     yield "ranks of the first pipeline", " > ".join(numbers(stage.ranks) for stage in plan.pipelines[0].stages)
     yield "micro-batches by pipeline", "\n".join(_kinds(plan, lambda p: str(p.microbatches)))
