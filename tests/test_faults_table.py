@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.runs_for_tests import ROOT
 
 TABLE = ROOT / "docs" / "faults.md"
-_TEST = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
+_TEST = re.compile(r"(test_\w+\.py)::(test_\w+)")
 
 
 def rows() -> list[list[str]]:

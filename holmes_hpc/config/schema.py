@@ -16,6 +16,8 @@ from holmes_hpc.values.schedule_kinds import AUTO, SCHEDULE_KINDS
 
 TOKEN_TYPES = ("uint8", "uint16", "uint32", "int32", "int64")
 """Types of the tokens in a file without a header."""
+SPECIAL_TOKENS = ("text", "control")
+"""What a text that spells a special token may become."""
 
 
 def setting(default: Any, help: str, **limits: Any) -> Any:  # noqa: A002
@@ -216,6 +218,7 @@ class Source:
     pattern: str | None = setting(None, "default: data.pattern")
     tokenizer: str | None = setting(None, "default: data.tokenizer")
     end_of_document: str | None = setting(None, "default: data.end_of_document")
+    special_tokens: str | None = setting(None, "default: data.special_tokens", valid=SPECIAL_TOKENS)
     validation_fraction: float | None = setting(None, "default: data.validation_fraction", above=0, maximum=0.5)
 
 
@@ -233,6 +236,8 @@ class Data:
     tokenizer: str | None = setting(None, "text: a file of the package `tokenizers`; default: one byte is one token")
     end_of_document: str | None = setting(None, "text: token of data.tokenizer after every file, such as "
                                                 "<|endoftext|>; default: none")
+    special_tokens: str = setting("text", "text: what becomes of text that spells a special token: text as any other, "
+                                          "or that token (control)", valid=SPECIAL_TOKENS)
     validation_fraction: float = setting(0.05, "share of the tokens kept for validation", above=0, maximum=0.5)
     order: str = setting("random", "training samples: drawn at random, or each window once in an epoch",
                          valid=("random", "epoch"))

@@ -53,7 +53,7 @@ def _checked(settings: SourceSettings, architecture: Architecture) -> Source:
 def _checked_text(settings: SourceSettings, architecture: Architecture) -> Source:
     """Check a folder of text; the source that is returned has tokens only where their number is known."""
     tokenizer = load_tokenizer(settings.tokenizer, settings.end_of_document, settings.key("tokenizer"),
-                               settings.key("end_of_document"))
+                               settings.key("end_of_document"), control=settings.special_tokens == "control")
     count = 0
     for file in text_files(settings):
         with readable(settings, file), file.open("rb"):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from holmes_hpc.data.settings import SourceSettings
-from holmes_hpc.data.text import text_files, tokenise
+from holmes_hpc.data.text import spelled_in_words, text_files, tokenise
 from holmes_hpc.data.token_file import SUFFIX, TokenFileWriter, read_token_file
 from holmes_hpc.data.tokenizer import Tokenizer, load_tokenizer
 from holmes_hpc.data.tokens import Tokens, readable
@@ -20,7 +20,7 @@ from holmes_hpc.errors import DataError
 
 _LOG = logging.getLogger(__name__)
 # Part of every name: raise it when the same text and tokenizer would give other tokens.
-_RECIPE = 1
+_RECIPE = 2
 _ABANDONED_SECONDS = 24 * 3600
 _CHUNK_BYTES = 1 << 22
 
@@ -34,7 +34,7 @@ def read_text(settings: SourceSettings, vocab_size: int) -> Tokens:
     or not UTF-8, and a cache that cannot be written.
     """
     tokenizer = load_tokenizer(settings.tokenizer, settings.end_of_document, settings.key("tokenizer"),
-                               settings.key("end_of_document"))
+                               settings.key("end_of_document"), control=settings.special_tokens == "control")
     if tokenizer.vocab_size > vocab_size:
         raise DataError(f"{settings.label} is read with a tokenizer of {tokenizer.vocab_size} tokens, and "
                         f"model.vocab_size={vocab_size} has fewer. Set model.vocab_size to at least "
@@ -45,7 +45,8 @@ def read_text(settings: SourceSettings, vocab_size: int) -> Tokens:
         listing = _listing(settings, files)
         with _lock(settings.cache / f"{listing}.lock"):
             content = _content(settings, files, settings.cache / f"{listing}.content")
-            name = _digest(_RECIPE, content, tokenizer.identity.hex(), tokenizer.end_of_document)
+            name = _digest(_RECIPE, content, tokenizer.identity.hex(), tokenizer.end_of_document,
+                           settings.special_tokens)
             return _tokens(settings, files, tokenizer, settings.cache / (name + SUFFIX))
 
 
@@ -61,6 +62,8 @@ def _tokens(settings: SourceSettings, files: Sequence[Path], tokenizer: Tokenize
     _LOG.info("making the tokens of %d files of %s: %s", len(files), settings.path, path)
     with TokenFileWriter(path, tokenizer.vocab_size, tokenizer.identity) as writer:
         tokenise(settings, files, tokenizer, writer)
+    if said := spelled_in_words(tokenizer, settings.special_tokens, settings.key("special_tokens")):
+        _LOG.warning("%s: %s", settings.label, said)
     return read_token_file(cached)
 
 

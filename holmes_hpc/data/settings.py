@@ -21,6 +21,7 @@ class SourceSettings:
     pattern: str = "*.txt"
     tokenizer: str | None = None
     end_of_document: str | None = None
+    special_tokens: str = "text"
     validation_fraction: float = 0.05
     cache: Path = Path("token_cache")
 
@@ -60,7 +61,7 @@ def sources_of(data: Any) -> list[tuple[SourceSettings, Fraction]]:
 
 def _settings(data: Any, source: Any, prefix: str) -> SourceSettings:
     shared: dict[str, Any] = {}
-    for name in ("dtype", "pattern", "tokenizer", "end_of_document", "validation_fraction"):
+    for name in ("dtype", "pattern", "tokenizer", "end_of_document", "special_tokens", "validation_fraction"):
         shared[name] = data[name] if source[name] is None else source[name]
     # Only text has a cache; its default refers to run.folder, which other kinds do not need.
     if source.name == "text":

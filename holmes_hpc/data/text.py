@@ -14,8 +14,10 @@ from holmes_hpc.data.token_file import TokenFileWriter
 from holmes_hpc.data.tokenizer import Tokenizer
 from holmes_hpc.data.tokens import nearby, readable
 from holmes_hpc.errors import DataError
+from holmes_hpc.words import counted
 
 _PIECE_BYTES = 1 << 20
+_MOST_NAMES = 5
 
 
 def text_files(settings: SourceSettings) -> list[Path]:
@@ -62,6 +64,19 @@ def tokenise(settings: SourceSettings, files: Sequence[Path], tokenizer: Tokeniz
         if tokenizer.end_of_document is not None:
             writer.write(numpy.array([tokenizer.end_of_document], dtype=numpy.uint32))
         writer.end_document()
+
+
+def spelled_in_words(tokenizer: Tokenizer, became: str, key: str) -> str:
+    """Say how often texts spelled special tokens and what that became, `text` or `control` by the setting `key`."""
+    if not tokenizer.spelled:
+        return ""
+    commonest = tokenizer.spelled.most_common(_MOST_NAMES)
+    counts = ", ".join(f"{token} {counted(count, 'time')}" for token, count in commonest)
+    more = len(tokenizer.spelled) - _MOST_NAMES
+    counts += f" and {more} others" if more > 0 else ""
+    other = "control" if became == "text" else "text"
+    what = "was read as text" if became == "text" else "became those tokens"
+    return f"the text spells special tokens ({counts}), which {what}; {key}={other} takes it the other way"
 
 
 def _pieces(settings: SourceSettings, file: Path) -> Iterator[bytes]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import re
 from abc import ABC, abstractmethod
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,11 @@ class Tokenizer(ABC):
     identity: bytes
     vocab_size: int
     end_of_document: int | None
+
+    def __init__(self) -> None:
+        """Begin to count."""
+        self.spelled: Counter[str] = Counter()
+        """how often the texts encoded so far spelled each special token"""
 
     @abstractmethod
     def encode(self, text: bytes) -> NDArray[Any]:
@@ -39,29 +47,53 @@ class ByteTokenizer(Tokenizer):
 
 
 class FileTokenizer(Tokenizer):
-    """A tokenizer of the package `tokenizers`, as its file describes it, without what the file adds around a text."""
+    """The tokenizer of a file, which adds nothing and leaves nothing out of a text.
 
-    def __init__(self, tokenizer: Any, content: bytes, end_of_document: int | None) -> None:
-        """Take the loaded tokenizer and the bytes of its file."""
+    A text that spells a special token, such as `<|endoftext|>` in a page about it, is text like any other, unless
+    `control` is true: then it becomes that token.
+    """
+
+    def __init__(self, tokenizer: Any, content: bytes, end_of_document: str | None, *, control: bool = False) -> None:
+        """Take the loaded tokenizer, the bytes of its file and the token that ends a document, which it has."""
+        super().__init__()
         # A file may carry settings that would cut texts off, or fill them up.
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        self._tokenizer = tokenizer
-        self.identity = hashlib.sha256(content).digest()[:16]
+        self.end_of_document = None if end_of_document is None else tokenizer.token_to_id(end_of_document)
         self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        self.end_of_document = end_of_document
+        if end_of_document is not None:
+            tokenizer.add_special_tokens([end_of_document])  # where the file has it as an ordinary one
+        tokenizer.encode_special_tokens = not control
+        self._tokenizer, self._control = tokenizer, control
+        self._numbers = {token.content: number for number, token in tokenizer.get_added_tokens_decoder().items()
+                         if token.special and len(token.content) > 1}
+        longest_first = sorted(self._numbers, key=len, reverse=True)
+        self._spelled = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        self.identity = hashlib.sha256(content).digest()[:16]
 
     def encode(self, text: bytes) -> NDArray[Any]:
-        """Return the tokens, without special tokens at the ends."""
-        ids = self._tokenizer.encode(text.decode("utf-8"), add_special_tokens=False).ids
+        """Return the tokens, without special tokens at the ends; count those that the text spells."""
+        words = text.decode("utf-8")
+        ids = self._ids(words)
+        found = list(self._spelled.finditer(words)) if self._spelled else []
+        if found:
+            self.spelled.update(match[0] for match in found)
+            if not self._control and not {self._numbers[match[0]] for match in found}.isdisjoint(ids):
+                # Some models (Unigram) know special tokens as pieces of text: cut those after their first character.
+                cuts = [0, *(match.start() + 1 for match in found), len(words)]
+                ids = [number for begin, end in pairwise(cuts) for number in self._ids(words[begin:end])]
         return numpy.asarray(ids, dtype=numpy.uint32)
+
+    def _ids(self, words: str) -> list[int]:
+        return self._tokenizer.encode(words, add_special_tokens=False).ids
 
 
 def load_tokenizer(path: str | None, end_of_document: str | None = None, key: str = "data.tokenizer",
-                   end_key: str = "data.end_of_document") -> Tokenizer:
+                   end_key: str = "data.end_of_document", *, control: bool = False) -> Tokenizer:
     """Return the tokenizer of a file, or that of bytes where `path` is None.
 
-    `key` and `end_key` are the settings that messages name. Raises ConfigurationError when the package `tokenizers` is
+    `key` and `end_key` are the settings that messages name; `control`: special tokens that a text spells become those
+    tokens. Raises ConfigurationError when the package `tokenizers` is
     missing or the end of a document is no token, DataError for a file that is missing or no tokenizer.
     """
     if path is None:
@@ -85,8 +117,10 @@ def load_tokenizer(path: str | None, end_of_document: str | None = None, key: st
     except Exception as error:  # the package raises nothing more precise
         raise DataError(f"{key}={path} is no tokenizer of the package `tokenizers`: {error}. Save one with its "
                         "Tokenizer.save, or take the tokenizer.json of a published model.") from error
-    end = None if end_of_document is None else tokenizer.token_to_id(end_of_document)
-    if end_of_document is not None and end is None:
+    if end_of_document is not None and tokenizer.token_to_id(end_of_document) is None:
         raise ConfigurationError(f"{end_key}={end_of_document} is no token of {key}={path}. Set {end_key} to one of "
                                  "its tokens, such as <|endoftext|> or </s>, or leave it out.")
-    return FileTokenizer(tokenizer, content, end)
+    if not hasattr(tokenizer, "encode_special_tokens"):
+        raise ConfigurationError(f"{key}={path} needs the package `tokenizers` from 0.19, as older ones make tokens of "
+                                 "every text that spells a special one. Run pip install -U tokenizers.")
+    return FileTokenizer(tokenizer, content, end_of_document, control=control)

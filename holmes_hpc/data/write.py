@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from holmes_hpc.config.schema import SPECIAL_TOKENS
 from holmes_hpc.data.settings import SourceSettings
-from holmes_hpc.data.text import text_files, tokenise
+from holmes_hpc.data.text import spelled_in_words, text_files, tokenise
 from holmes_hpc.data.token_file import SUFFIX, TokenFileWriter
 from holmes_hpc.data.tokenizer import load_tokenizer
 from holmes_hpc.errors import DataError, HolmesError
 
+_LOG = logging.getLogger(__name__)
+
 
 def write_text(output: Path, inputs: Sequence[Path], *, pattern: str = "*.txt", tokenizer: str | None = None,
-               end_of_document: str | None = None) -> int:
+               end_of_document: str | None = None, special_tokens: str = "text") -> int:
     """Write the tokens of files and folders of text, each file a document, as a token file; return their number.
 
-    `tokenizer` is a file of the package `tokenizers`, None for bytes. Raises ConfigurationError when that package is
+    `tokenizer` is a file of the package `tokenizers`, None for bytes; `special_tokens` says what becomes of a text that
+    spells one, `text` or `control`, and a line that it happened. Raises ConfigurationError when that package is
     missing, DataError for text or a tokenizer that cannot be used and for an output that cannot be written.
     """
-    loaded = load_tokenizer(tokenizer, end_of_document, "--tokenizer", "--end-of-document")
+    loaded = load_tokenizer(tokenizer, end_of_document, "--tokenizer", "--end-of-document",
+                            control=special_tokens == "control")
     try:
         with TokenFileWriter(output, loaded.vocab_size, loaded.identity) as writer:
             for path in inputs:
@@ -30,6 +36,8 @@ def write_text(output: Path, inputs: Sequence[Path], *, pattern: str = "*.txt", 
     except OSError as error:
         raise DataError(f"{output} cannot be written: {error.strerror or error}. Name a file in a folder that exists, "
                         "that you may write, and that has room.") from error
+    if said := spelled_in_words(loaded, special_tokens, "--special-tokens"):
+        _LOG.warning("%s", said)
     return writer.num_tokens
 
 
@@ -42,10 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokenizer", help="a file of the package `tokenizers`; default: one byte is one token")
     parser.add_argument("--pattern", default="*.txt", help="names of the files to read in folders; default: *.txt")
     parser.add_argument("--end-of-document", help="token after every file, such as '<|endoftext|>'; default: none")
+    parser.add_argument("--special-tokens", choices=SPECIAL_TOKENS, default="text",
+                        help="what becomes of a text that spells a special token: text as any other, or that token")
     chosen = parser.parse_args(arguments)
     try:
         count = write_text(chosen.output, chosen.inputs, pattern=chosen.pattern, tokenizer=chosen.tokenizer,
-                           end_of_document=chosen.end_of_document)
+                           end_of_document=chosen.end_of_document, special_tokens=chosen.special_tokens)
     except HolmesError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_status
