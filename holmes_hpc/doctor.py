@@ -6,7 +6,6 @@ import importlib.metadata
 import itertools
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from holmes_hpc.findings import FAIL, NOTE, OK, Finding
 from holmes_hpc.words import counted
 
 SLURM_SECONDS = 2.0
-"""A controller that does not answer within this is taken as absent."""
+"""How long a controller is waited for here; `train` waits longer."""
 
 MEMORY_GIB_PER_RANK = 0.5
 """What a rank needs at least: torch, gloo and a tiny model."""
@@ -72,21 +71,17 @@ def _namespaces() -> Finding:
 
 
 def _slurm() -> Finding:
-    program = shutil.which("sinfo")
-    if program is None:
-        return Finding(NOTE, "slurm", "no sinfo on the PATH: runs stay on this machine",
+    from holmes_hpc.submit.controller import PATIENCE_SECONDS, ask_controller
+
+    controller = ask_controller(patience_seconds=SLURM_SECONDS)
+    if controller.partitions is not None:
+        return Finding(OK, "slurm", "the controller answers; partitions: "
+                                    f"{', '.join(sorted(controller.partitions)) or 'none'}")
+    if not controller.here:
+        return Finding(NOTE, "slurm", f"{controller.silence}; runs stay on this machine",
                        "log in to a node of the cluster, or load its Slurm module")
-    try:
-        done = subprocess.run([program, "--noheader", "--format=%P"], capture_output=True, text=True,
-                              timeout=SLURM_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return Finding(NOTE, "slurm", f"the controller did not answer within {SLURM_SECONDS:g} s: runs stay here",
-                       "check with `scontrol ping`")
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or [f"sinfo ended with {done.returncode}"])[0]
-        return Finding(NOTE, "slurm", f"the controller does not answer: {reason}", "check with `scontrol ping`")
-    partitions = sorted({line.strip().rstrip("*") for line in done.stdout.splitlines() if line.strip()})
-    return Finding(OK, "slurm", f"the controller answers; partitions: {', '.join(partitions) or 'none'}")
+    return Finding(NOTE, "slurm", controller.silence, f"`train` asks for up to {PATIENCE_SECONDS:g} s and then refuses "
+                   "a cluster of your own; launch.mode=emulated plays it on this machine")
 
 
 def _processors() -> Finding:

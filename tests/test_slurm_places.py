@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -88,9 +90,31 @@ def test_an_ordinary_user_submits_counted_features(slurm: SlurmCluster) -> None:
     assert folder.stat().st_uid == ORDINARY_USER
 
 
-def test_sbatch_on_the_path_without_a_controller_is_no_slurm(slurm: SlurmCluster) -> None:
+def test_nothing_is_trained_on_the_login_node_unasked(each_slurm: SlurmCluster) -> None:
+    slurm = each_slurm
+    own = [site(slurm), "+cluster=one", *TINY]
+    mistyped = holmes(slurm, "train", [*own, "cluster.partitions.ib.partition=ibb"], check=False)
+    assert mistyped.status == 2
+    assert "knows no partition ibb; it knows ib, mixed, roce, urgent" in mistyped.stderr
+    ours = holmes(slurm, "train", ["+cluster=laptop", "launch.dry_run=true"])
+    assert "it would go to: emulated" in ours.stderr, "a cluster that ships with us, of which nothing exists here"
+    slow = {"PATH": f"{_slow_sinfo(slurm)}:{os.environ['PATH']}"}
+    late = holmes(slurm, "train", [*own, "launch.dry_run=true"], environment=slow)
+    assert "has not answered `sinfo --noheader --format=%R` for 2 s" in late.stderr
+    assert "Slurm would take it" in late.stderr
     slurm.run("scontrol shutdown slurmctld")
-    done = holmes(slurm, "train", [site(slurm), "+cluster=one", *TINY, "launch.mode=slurm"], check=False)
-    assert done.status == 2
-    assert "no Slurm controller answers" in done.stderr
-    assert str(ROOT) not in done.stderr
+    down = holmes(slurm, "train", ["+cluster=mixed", *TINY], check=False)  # slurm.conf names its partitions
+    assert down.status == 2
+    assert "no Slurm controller answers: the controller is down or cannot be reached (`sinfo" in down.stderr
+    assert "launch.mode=emulated asks for it" in down.stderr
+    assert str(ROOT) not in down.stderr
+    assert newest_run(slurm.shared) is None
+
+
+def _slow_sinfo(slurm: SlurmCluster) -> Path:
+    """Return a folder with a `sinfo` that answers after three seconds."""
+    program = slurm.shared / "slow" / "sinfo"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\nsleep 3\nexec /usr/bin/sinfo "$@"\n')
+    program.chmod(0o755)
+    return program.parent

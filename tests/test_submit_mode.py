@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import LaunchImpossibleError
 from holmes_hpc.launch.slurm.in_allocation import allocation_command, step_environment
 from holmes_hpc.runs import RunFolder
-from holmes_hpc.submit import Decision, decide_mode
+from holmes_hpc.submit import Decision, commands, controller, decide_mode, patience
+from holmes_hpc.submit.controller import Controller, ask_controller
 from holmes_hpc.submit.mode import Probes
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "ib-[1-2],roce-[1-2]", "SLURM_TASKS_PER_NODE": "2(x4)"}
@@ -21,6 +23,7 @@ BATCH = {**JOB, "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}
 STEP = {**JOB, "SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8", "SLURM_NTASKS": "8"}
 HET = {"SLURM_JOB_ID": "7", "SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST_HET_GROUP_0": "ib-[1-2]",
        "SLURM_JOB_NODELIST_HET_GROUP_1": "roce-[1-2]", "SLURM_JOB_ID_HET_GROUP_1": "8"}
+ABSENT = Controller(None, "this machine has no Slurm", here=False)
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +32,9 @@ def config() -> Any:
 
 
 def decide(config: Any, environment: dict[str, str], *, partitions: set[str] | None = None, namespaces: bool = True,
-           nodes_of_job: int | None = None) -> Decision:
-    probes = Probes(partitions=lambda: partitions, namespaces=lambda: (namespaces, "not allowed here"),
+           nodes_of_job: int | None = None, controller: Controller | None = None) -> Decision:
+    known = ABSENT if partitions is None else Controller(frozenset(partitions))
+    probes = Probes(controller=lambda: controller or known, namespaces=lambda: (namespaces, "not allowed here"),
                     nodes_of_job=lambda job: nodes_of_job)
     return decide_mode(config, read_cluster(config.cluster), environment, probes)
 
@@ -72,12 +76,120 @@ def test_without_slurm_the_cluster_is_emulated_and_the_reason_is_told(config: An
     plain = decide(config, {})
     assert plain.mode == "emulated"
     assert plain.reason == "emulated cluster on this machine (network namespaces)"
-    assert "no Slurm controller answers" in plain.not_slurm
-    unknown = decide(config, {}, partitions={"ib", "gpu"})
-    assert unknown.mode == "emulated"
-    assert "Slurm knows no partition roce; it knows gpu, ib" in unknown.full_reason
-    assert "gpu" not in unknown.reason and "knows no partition roce" in unknown.reason, "one short line"
+    assert "this machine has no Slurm" in plain.not_slurm
+    assert decide(site_of(config), {}).mode == "emulated", "a site's own cluster too"
+    unknown = decide(config, {}, partitions={"gpu", "cpu"})
+    assert unknown.mode == "emulated", "a cluster that ships with us"
+    assert "Slurm knows no partition ib, roce; it knows cpu, gpu" in unknown.full_reason
+    assert "gpu" not in unknown.reason and "knows no partition ib, roce" in unknown.reason, "one short line"
     assert decide(config, {}, namespaces=False).mode == "local"
+
+
+def site_of(config: Any, **changes: Any) -> Any:
+    """Return the cluster as a site's own, whose label ib has its partition's name mistyped."""
+    changed = config.copy()
+    changed.cluster.name, changed.cluster.partitions.ib.partition = "ours", "gpu-ibb"
+    changed.launch.mode = changes.get("mode", "auto")
+    return changed
+
+
+SILENT = Controller(None, "the controller did not answer within 20 s")
+
+
+@pytest.mark.parametrize(("told", "said"), [
+    (Controller(frozenset({"gpu-ib", "roce"})), r"knows no partition gpu-ibb; it knows gpu-ib, roce; set "
+                                                r"cluster\.partitions\.ib\.partition\. .*launch\.mode=emulated"),
+    (SILENT, "did not answer within 20 s, so whether Slurm has the partitions gpu-ibb, roce is not known"),
+], ids=["a mistyped partition", "silence"])
+@pytest.mark.parametrize("namespaces", [True, False])
+def test_where_there_is_slurm_a_sites_cluster_is_never_played_unasked(config: Any, told: Controller, said: str,
+                                                                     namespaces: bool) -> None:
+    with pytest.raises(LaunchImpossibleError, match=said) as refused:
+        decide(site_of(config), {}, controller=told, namespaces=namespaces)
+    assert refused.value.exit_status == 2
+    assert decide(site_of(config, mode="emulated"), {}, controller=told).mode == "emulated"
+    assert decide(site_of(config, mode="local"), {}, controller=told).mode == "local"
+    with pytest.raises(LaunchImpossibleError, match=r"launch\.mode=slurm is impossible here"):
+        decide(site_of(config, mode="slurm"), {}, controller=told)
+
+
+def test_a_cluster_of_ours_is_a_sites_own_where_slurm_may_have_its_partitions(config: Any) -> None:
+    assert decide(config, {}, controller=SILENT).mode == "emulated"
+    assert "did not answer" in decide(config, {}, controller=SILENT).full_reason
+    laptop = compose(["+cluster=laptop"])
+    configured = Controller(None, "the controller is down", configured=frozenset({"ib", "login"}))
+    assert decide(laptop, {}, controller=configured).mode == "emulated"
+    for told in (configured, Controller(frozenset({"ib", "login"}))):
+        with pytest.raises(LaunchImpossibleError, match="roce"):
+            decide(config, {}, controller=told)
+    assert decide(compose(["+cluster=uniform"]), {}, controller=SILENT).mode == "emulated"
+    own = compose(["+cluster=uniform", "cluster.name=ours"])
+    with pytest.raises(LaunchImpossibleError, match=r"write cluster\.partitions"):
+        decide(own, {}, partitions={"ib"})
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without Slurm's commands and configuration; programs put into the folder are on its PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    monkeypatch.setattr(controller, "CONFIGURATIONS", (tmp_path / "slurm.conf",))
+    return tmp_path
+
+
+def program(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(("sinfo", "said"), [
+    ("echo 'slurm_load_partitions: Unable to contact slurm controller (connect failure)' >&2; exit 1",
+     "the controller is down or cannot be reached (`sinfo --noheader --format=%R`: slurm_load_partitions: Unable to"),
+    ("exec /bin/sleep 60", "the controller did not answer within 0.5 s"),
+    ("echo 'slurm_load_partitions: Access/permission denied' >&2; exit 1",
+     "the controller refused the question (`sinfo --noheader --format=%R`: slurm_load_partitions: Access/permission"),
+    ("echo 'sinfo: fatal: Could not establish a configuration source' >&2; exit 1", "find no configuration"),
+    (None, "sbatch is on the PATH, but sinfo is not"),
+], ids=["down", "slow", "refused", "not configured", "missing"])
+def test_each_cause_of_silence_is_told_as_what_it_is(machine: Path, sinfo: str | None, said: str) -> None:
+    program(machine / "sbatch", "exit 1")
+    if sinfo is not None:
+        program(machine / "sinfo", sinfo)
+    found = ask_controller(patience_seconds=0.5)
+    assert found.here and found.partitions is None and found.configured is None
+    assert said in found.silence
+
+
+def test_a_machine_has_slurm_by_its_commands_its_configuration_or_a_variable(machine: Path) -> None:
+    assert not ask_controller({}).here
+    named = ask_controller({"SLURM_CONF": "/opt/slurm.conf"})
+    assert named.here and "configured here (/opt/slurm.conf), but sinfo is not on the PATH" in named.silence
+    (machine / "slurm.conf").write_text("ClusterName=c\ninclude more.conf\nPartitionName=DEFAULT State=UP\n"
+                                        "PartitionName=gpu Nodes=n1\n")
+    (machine / "more.conf").write_text(" PartitionName=ib Nodes=n2\n")
+    assert ask_controller({}).configured == {"gpu", "ib"}
+    program(machine / "sinfo", "echo gpu; echo 'ib*'")
+    assert ask_controller({}).partitions == {"gpu", "ib"}
+
+
+def test_a_slow_controller_is_waited_for_with_a_word(machine: Path, monkeypatch: pytest.MonkeyPatch,
+                                                     caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(commands, "WORD_SECONDS", 0.1)
+    program(machine / "sinfo", "/bin/sleep 0.4; echo ib")
+    with caplog.at_level(logging.INFO):
+        assert ask_controller({}, patience_seconds=10).partitions == {"ib"}
+    assert caplog.messages == ["Slurm has not answered `sinfo --noheader --format=%R` for 0.1 s; waiting for up to "
+                               "10 s"]
+
+
+def test_a_controller_that_restarts_is_asked_again(machine: Path, monkeypatch: pytest.MonkeyPatch,
+                                                   caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(patience, "FIRST_WAIT_SECONDS", 0.05)
+    program(machine / "sinfo", f"cd {machine}; [ -e up ] && echo ib && exit\n: > up\n"
+                               "echo 'sinfo: error: Socket timed out on send/recv operation' >&2; exit 1")
+    with caplog.at_level(logging.INFO):
+        assert ask_controller({}).partitions == {"ib"}
+    assert "Socket timed out on send/recv operation; asking again in 0.05 s" in caplog.text
 
 
 def test_forced_modes(config: Any) -> None:
@@ -88,7 +200,7 @@ def test_forced_modes(config: Any) -> None:
 
     assert forced("local", STEP, partitions={"ib", "roce"}).mode == "local"
     assert forced("emulated", STEP, partitions={"ib", "roce"}).mode == "emulated"
-    with pytest.raises(LaunchImpossibleError, match=r"launch\.mode=slurm is impossible here.*no Slurm controller"):
+    with pytest.raises(LaunchImpossibleError, match=r"launch\.mode=slurm is impossible here: this machine has no"):
         forced("slurm", {})
     with pytest.raises(LaunchImpossibleError, match=r"launch\.mode=emulated is impossible here: not allowed"):
         forced("emulated", {}, namespaces=False)

@@ -73,7 +73,7 @@ def distinguishing(words: Sequence[str]) -> list[str]:
 def _where(configs: Sequence[Any], words: Sequence[str]) -> str:
     """Return the mode of all runs; the controller is asked once."""
     probes = Probes()
-    once = dataclasses.replace(probes, partitions=functools.cache(probes.partitions),
+    once = dataclasses.replace(probes, controller=functools.cache(probes.controller),
                                namespaces=functools.cache(probes.namespaces))
     decisions = [decide_mode(config, read_cluster(config.cluster), os.environ, once)
                  for config in configs]

@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 
 from holmes_hpc.cluster.slurm import SlurmSettings, read_settings
 from holmes_hpc.errors import RunFailedError
 
-ANSWER_SECONDS = 2.0
-"""How long a controller may take to answer before it counts as absent."""
+LOG = logging.getLogger(__name__)
+
+WORD_SECONDS = 2.0
+"""After so long without an answer whoever waits is told."""
 
 _LEAKING = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_")
 _KEPT = ("SLURM_CONF", "SLURM_JWT")
 
+_PASSES = re.compile(
+    r"socket timed out|unable to contact slurm controller|connection (refused|reset|timed out)|connect failure"
+    r"|zero bytes were transmitted|temporarily (unable|unavailable|disabled)|in standby mode"
+    r"|communications? (shutdown|connection) failure|transport endpoint is not connected|interrupted system call"
+    r"|controller not responding|can not accept .*temporarily", re.IGNORECASE)
+"""What Slurm's commands say while a controller is busy, restarts, or gives over to another one."""
+
 
 class SlurmCommandError(RunFailedError):
-    """A Slurm command failed; the message holds its whole error output."""
+    """A Slurm command failed; the message holds its whole error output, `said` that alone."""
+
+    said = ""
+
+
+class TransientSlurmError(SlurmCommandError):
+    """A Slurm command failed in a way that passes by itself, so that asking again is worth while."""
+
+
+class SlowSlurmError(TransientSlurmError):
+    """A Slurm command gave no answer in time."""
+
+
+class MissingCommandError(SlurmCommandError):
+    """A Slurm command is not on the PATH."""
 
 
 def leaking_variables(environment: Mapping[str, str]) -> list[str]:
@@ -32,9 +57,12 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "SLURM_BITSTR_LEN": "0"}  # else squeue cuts the list of an array's waiting tasks
 
 
-def run_command(words: Sequence[str], *, timeout_seconds: float = 60.0) -> str:
-    """Run a Slurm command and return what it printed. Raises SlurmCommandError with its whole error output."""
-    return _run(words, timeout_seconds).stdout
+def run_command(words: Sequence[str], *, timeout_seconds: float = 60.0, say: bool = False) -> str:
+    """Run a Slurm command and return what it printed; with `say`, who waits is told after 2 s.
+
+    Raises SlurmCommandError with its whole error output, as TransientSlurmError where asking again is worth while.
+    """
+    return _run(words, timeout_seconds, say=say).stdout
 
 
 def run_command_aloud(words: Sequence[str]) -> str:
@@ -42,18 +70,48 @@ def run_command_aloud(words: Sequence[str]) -> str:
     return _run(words, 60.0).stderr.strip()
 
 
-def _run(words: Sequence[str], timeout_seconds: float) -> subprocess.CompletedProcess[str]:
+def failed_command(line: str, status: int, said: str) -> SlurmCommandError:
+    """Return the error for a command that ended with `status` and printed `said` as its error output."""
+    kind = TransientSlurmError if passes(said) else SlurmCommandError
+    error = kind(f"{line} failed with status {status}: {said.strip()}")
+    error.said = said.strip()
+    return error
+
+
+def passes(said: str) -> bool:
+    """Say whether what a Slurm command printed tells of a fault that passes by itself."""
+    return _PASSES.search(said) is not None
+
+
+def _run(words: Sequence[str], timeout_seconds: float, *, say: bool = False) -> subprocess.CompletedProcess[str]:
+    line = " ".join(words)
     try:
-        done = subprocess.run(list(words), capture_output=True, text=True, timeout=timeout_seconds, check=False,
-                              env=clean_environment(os.environ), stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(list(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env=clean_environment(os.environ), stdin=subprocess.DEVNULL)
     except FileNotFoundError:
-        raise SlurmCommandError(f"{words[0]}: not found here; load Slurm's module or use another node") from None
+        raise MissingCommandError(f"{words[0]}: not found here; load Slurm's module or use another node") from None
+    with process:
+        try:
+            stdout, stderr = _communicate(process, line, timeout_seconds, say=say)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise SlowSlurmError(f"{line}: no answer within {timeout_seconds:.0f} s; is slurmctld up?") from None
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode != 0:
+        raise failed_command(line, process.returncode, stderr)
+    return subprocess.CompletedProcess(words, 0, stdout, stderr)
+
+
+def _communicate(process: subprocess.Popen[str], line: str, timeout_seconds: float, *, say: bool) -> tuple[str, str]:
+    if not say or timeout_seconds <= WORD_SECONDS:
+        return process.communicate(timeout=timeout_seconds)
+    try:
+        return process.communicate(timeout=WORD_SECONDS)
     except subprocess.TimeoutExpired:
-        line = " ".join(words)
-        raise SlurmCommandError(f"{line}: no answer within {timeout_seconds:.0f} s; is slurmctld up?") from None
-    if done.returncode != 0:
-        raise SlurmCommandError(f"{' '.join(words)} failed with status {done.returncode}: {done.stderr.strip()}")
-    return done
+        LOG.info("Slurm has not answered `%s` for %g s; waiting for up to %.0f s", line, WORD_SECONDS, timeout_seconds)
+        return process.communicate(timeout=timeout_seconds - WORD_SECONDS)
 
 
 def read_cluster_settings() -> SlurmSettings:
@@ -61,20 +119,11 @@ def read_cluster_settings() -> SlurmSettings:
     return read_settings(run_command(["scontrol", "show", "config"]))
 
 
-def known_partitions() -> set[str] | None:
-    """Return the partitions that a controller knows, or None where none answers in time."""
-    try:
-        answer = run_command(["sinfo", "--noheader", "--format=%R"], timeout_seconds=ANSWER_SECONDS)
-    except SlurmCommandError:
-        return None
-    return {line.strip() for line in answer.splitlines() if line.strip()}
-
-
 def nodes_of_job(job_id: str) -> int | None:
     """Return the number of nodes of a job, all components together, or None where no controller answers."""
     try:
-        answer = run_command(["squeue", "--noheader", f"--jobs={job_id}", "--format=%D"],
-                             timeout_seconds=ANSWER_SECONDS)
+        answer = run_command(["squeue", "--noheader", f"--jobs={job_id}", "--format=%D"], timeout_seconds=20.0,
+                             say=True)
     except SlurmCommandError:
         return None
     return sum(int(count) for count in answer.split() if count.isdigit()) or None

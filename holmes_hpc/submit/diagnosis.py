@@ -31,8 +31,8 @@ def slurm_findings(config: Any, environment: Mapping[str, str], *, has_cluster: 
     if has_cluster and config.cluster.partitions:
         facts = list(check_fit(config.cluster, inventory)) if _knows_partitions(config, inventory) else None
         if facts is None:
-            yield Finding(NOTE, "cluster", "Slurm does not know every partition that it names, so it would be emulated",
-                          "correct cluster.partitions.<label>.partition, or ignore this for an emulated cluster")
+            yield Finding(NOTE, "cluster", "Slurm does not know every partition that it names, so it is not submitted",
+                          "correct cluster.partitions.<label>.partition, or play it here by launch.mode=emulated")
         for fact in facts or ():
             text = f"cluster.partitions.{fact.label}: {fact.text}"
             yield Finding(FAIL if fact.fatal else NOTE, "fit", text, fact.remedy or "compare the cluster file")

@@ -9,10 +9,15 @@ from typing import Any
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.cluster.slurm import SlurmOutputError, read_allocation, read_place
 from holmes_hpc.cluster.slurm.allocation import INTERACTIVE, STEP
+from holmes_hpc.config.shipped import is_shipped
 from holmes_hpc.emulation.namespaces import namespaces_available
 from holmes_hpc.errors import LaunchImpossibleError
-from holmes_hpc.submit.commands import known_partitions, nodes_of_job
+from holmes_hpc.submit.commands import nodes_of_job
+from holmes_hpc.submit.controller import Controller, ask_controller
 from holmes_hpc.words import counted
+
+_NO_PARTITION = "the cluster's short form names no Slurm partition; write cluster.partitions"
+_LONGER = "launch.dry_run=true says more"
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class Decision:
 class Probes:
     """How to find out what this machine offers; tests give their own."""
 
-    partitions: Callable[[], set[str] | None] = known_partitions
+    controller: Callable[[], Controller] = ask_controller
     namespaces: Callable[[], tuple[bool, str]] = namespaces_available
     nodes_of_job: Callable[[str], int | None] = nodes_of_job
 
@@ -47,9 +52,11 @@ def decide_mode(config: Any, cluster: ClusterDescription, environment: Mapping[s
     """Return where a run goes.
 
     `auto` tries in this order: a rank of a step with as many tasks as the cluster has GPUs; a step inside an
-    allocation; Slurm, where a controller answers and knows every partition of the cluster file; the emulated cluster;
-    plain local processes. Raises LaunchImpossibleError when a forced mode cannot work here, or where a job of
-    Slurm runs this process in a way that cannot lead to a run.
+    allocation; Slurm, where this machine has one; the emulated cluster; plain local processes. A site's own cluster is
+    never emulated on a machine with Slurm unless `launch.mode=emulated` says so: that machine is a login node, whose
+    users would suffer. Raises LaunchImpossibleError there where the controller does not answer or does not know a
+    partition, when a forced mode cannot work here, or where a job of Slurm runs this process in a way that cannot lead
+    to a run.
     """
     probes = probes or Probes()
     wanted = str(config.launch.mode)
@@ -88,19 +95,45 @@ def _slurm(config: Any, cluster: ClusterDescription, environment: Mapping[str, s
 
 
 def _submission(config: Any, probes: Probes) -> Decision:
-    if not cluster_names_partitions(config):
-        return Decision("none", "the cluster's short form names no Slurm partition; write cluster.partitions")
-    known = probes.partitions()
-    if known is None:
-        return Decision("none", "no Slurm controller answers (sinfo); check SLURM_CONF, or run on a login node")
-    wanted = {str(part.partition or label) for label, part in config.cluster.partitions.items()}
-    unknown = sorted(wanted - known)
-    if unknown:
-        return Decision("none", f"Slurm knows no partition {', '.join(unknown)}; it knows {', '.join(sorted(known))}; "
-                                "set cluster.partitions.<label>.partition",
-                        f"; not to Slurm, which knows no partition {', '.join(unknown)} (launch.dry_run=true lists "
-                        "those it knows)")
-    return Decision("slurm", f"Slurm, partitions {', '.join(sorted(wanted))}")
+    """Return the decision to submit, or `none` with the reason where the run may be played here instead."""
+    shipped = is_shipped(config.cluster)
+    if shipped and not cluster_names_partitions(config):
+        return Decision("none", _NO_PARTITION)
+    controller = probes.controller()
+    if not controller.here:
+        return Decision("none", controller.silence)
+    wanted = {str(part.partition or label): str(label) for label, part in config.cluster.partitions.items()}
+    decision = _of_controller(controller, wanted)
+    if decision.mode == "slurm" or config.launch.mode == "slurm":
+        return decision
+    if shipped and not _known(controller).intersection(wanted):
+        return decision
+    raise LaunchImpossibleError(
+        f"{decision.reason}. {config.cluster.name} is not played on this machine unasked, since it has Slurm and may "
+        "be a login node that others use; launch.mode=emulated asks for it")
+
+
+def _of_controller(controller: Controller, wanted: Mapping[str, str]) -> Decision:
+    """Return the decision for partitions (with the label of each) as far as the controller alone decides it."""
+    listed = ", ".join(sorted(wanted))
+    if controller.partitions is None:
+        asked = f", so whether Slurm has the partitions {listed} is not known" if wanted else ""
+        return Decision("none", f"no Slurm controller answers: {controller.silence}{asked}",
+                        f"; not to Slurm: {controller.short} ({_LONGER})")
+    if not wanted:
+        return Decision("none", _NO_PARTITION)
+    unknown = sorted(wanted.keys() - controller.partitions)
+    if not unknown:
+        return Decision("slurm", f"Slurm, partitions {listed}")
+    settings = ", ".join(f"cluster.partitions.{wanted[name]}.partition" for name in unknown)
+    return Decision("none", f"Slurm knows no partition {', '.join(unknown)}; it knows "
+                            f"{', '.join(sorted(controller.partitions))}; set {settings}",
+                    f"; not to Slurm, which knows no partition {', '.join(unknown)} ({_LONGER})")
+
+
+def _known(controller: Controller) -> frozenset[str]:
+    """Return the partitions that the controller told, or else those of Slurm's configuration."""
+    return controller.partitions or controller.configured or frozenset()
 
 
 def is_rank(environment: Mapping[str, str], world_size: int) -> bool:

@@ -24,7 +24,8 @@ def mount(*arguments: str | Path) -> None:
 
 def enter_file_system(base: Path, tree: Path | None, shared: Path) -> None:
     """Arrange the mounts of init, which has a mount namespace of its own already."""
-    visible = _minimal([Path(__file__).resolve().parents[2], Path(sys.prefix), *_interpreter(), shared.resolve()])
+    visible = _minimal([Path(__file__).resolve().parents[2], Path(sys.prefix), *_packages(), *_interpreter(),
+                        shared.resolve()])
     if tree is not None:
         _enter_tree(tree, visible)
     os.chdir("/")
@@ -35,6 +36,11 @@ def enter_file_system(base: Path, tree: Path | None, shared: Path) -> None:
     (base / "hosts").touch()
     mount("--bind", base / "etc", "/etc/slurm")
     mount("--bind", base / "hosts", "/etc/hosts")
+
+
+def _packages() -> list[Path]:
+    """The folders of installed packages, some of which a virtual environment may share with another one (.pth)."""
+    return [path for path in map(Path, sys.path) if path.name in ("site-packages", "dist-packages") and path.is_dir()]
 
 
 def _interpreter() -> list[Path]:

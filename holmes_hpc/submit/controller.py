@@ -1,0 +1,107 @@
+"""Whether this machine has Slurm, and which partitions its controller knows; where it does not tell, why not."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from holmes_hpc.submit.commands import (
+    MissingCommandError,
+    SlowSlurmError,
+    SlurmCommandError,
+    TransientSlurmError,
+    run_command,
+)
+from holmes_hpc.submit.patience import patiently
+
+PATIENCE_SECONDS = 20.0
+"""How long a controller is waited for before a run is refused."""
+
+CONFIGURATIONS = (Path("/etc/slurm/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"), Path("/run/slurm/conf/slurm.conf"))
+"""Where Slurm's own configuration lies by default, the last one where `configless` nodes keep it."""
+
+QUESTION = ("sinfo", "--noheader", "--format=%R")
+_COMMANDS = ("sinfo", "sbatch", "srun", "squeue", "scontrol")
+
+
+@dataclass(frozen=True)
+class Controller:
+    """What the controller said: its partitions, or None, `short` why in a few words, and in `silence` at length.
+
+    `here` is False on a machine without Slurm. `configured` are the partitions of a slurm.conf that could be read,
+    None where there is none: with a silent controller they are all that is known.
+    """
+
+    partitions: frozenset[str] | None
+    silence: str = ""
+    short: str = ""
+    here: bool = True
+    configured: frozenset[str] | None = None
+
+
+def ask_controller(environment: Mapping[str, str] | None = None, *,
+                   patience_seconds: float = PATIENCE_SECONDS) -> Controller:
+    """Ask the controller for its partitions; a slow one is waited for, with a word after 2 s."""
+    told = os.environ if environment is None else environment
+    configuration = _configuration(told)
+    commands = [name for name in _COMMANDS if shutil.which(name) is not None]
+    if configuration is None and not commands:
+        return Controller(None, "this machine has no Slurm: none of its commands is on the PATH, SLURM_CONF is not "
+                                f"set, and there is no {CONFIGURATIONS[0]}", here=False)
+    try:
+        answer = patiently(lambda left: run_command(QUESTION, timeout_seconds=max(left, 0.1), say=True),
+                           patience_seconds)
+    except SlurmCommandError as error:
+        short, silence = _silence(error, configuration, commands, patience_seconds)
+        return Controller(None, silence, short, configured=_configured_partitions(configuration))
+    return Controller(frozenset(line.strip().rstrip("*") for line in answer.splitlines() if line.strip()))
+
+
+def _configuration(environment: Mapping[str, str]) -> str | None:
+    """Return where Slurm's configuration is said to be; None where nothing says so."""
+    if environment.get("SLURM_CONF"):
+        return environment["SLURM_CONF"]
+    return next((str(path) for path in CONFIGURATIONS if path.is_file()), None)
+
+
+def _silence(error: SlurmCommandError, configuration: str | None, commands: list[str],
+             patience_seconds: float) -> tuple[str, str]:
+    """Return why the controller told nothing, in a few words and at length, so that it is true of this cause."""
+    question = f"`{' '.join(QUESTION)}`"
+    if isinstance(error, MissingCommandError):
+        found = f"Slurm is configured here ({configuration})" if configuration else f"{commands[0]} is on the PATH"
+        return "sinfo is not on the PATH", f"{found}, but sinfo is not on the PATH; load Slurm's module"
+    if isinstance(error, SlowSlurmError):
+        short = f"the controller did not answer within {patience_seconds:g} s"
+        return short, f"{short} ({question}); check with `scontrol ping`"
+    last_line = (error.said.splitlines() or ["it failed without a word"])[-1]
+    told = f"{question}: {last_line}"
+    if isinstance(error, TransientSlurmError):
+        short = "the controller is down or cannot be reached"
+        return short, f"{short} ({told}); check with `scontrol ping`"
+    if re.search(r"configuration source|can't stat .*slurm\.conf", str(error), re.IGNORECASE):
+        short = "its commands find no configuration here"
+        return short, f"Slurm is installed, but {short} ({told}); set SLURM_CONF"
+    return "the controller refused the question", f"the controller refused the question ({told})"
+
+
+def _configured_partitions(configuration: str | None) -> frozenset[str] | None:
+    """Return the partitions that a slurm.conf and what it includes name; None where it cannot be read."""
+    try:
+        text = _with_includes(Path(configuration)) if configuration else None
+    except (OSError, UnicodeDecodeError):
+        return None
+    if text is None:
+        return None
+    names = re.findall(r"^\s*PartitionName\s*=\s*(\S+)", text, re.MULTILINE | re.IGNORECASE)
+    return frozenset(names) - {"DEFAULT"}
+
+
+def _with_includes(path: Path) -> str:
+    text = path.read_text(encoding="utf-8")
+    included = re.findall(r"^\s*include\s+(\S+)", text, re.MULTILINE | re.IGNORECASE)
+    return "\n".join([text, *((path.parent / name).read_text(encoding="utf-8") for name in included)])
