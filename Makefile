@@ -3,14 +3,16 @@ SHELL := bash
 PY := .venv/bin/python
 export OMP_NUM_THREADS := 1
 
-.PHONY: help train test bench lint
+.PHONY: help train quick test test-long bench lint
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make train [ARGS="parallel=holmes train.steps=200"]  train on the cluster `mixed`: emulated where there is no Slurm'
-	@echo 'make test  [ARGS="-k plan"]                          the tests that CI runs'
-	@echo 'make bench [ARGS=...]                                the longer measurements'
-	@echo 'make lint                                            ruff and mypy'
+	@echo 'make train [ARGS="parallel=holmes train.steps=200"]    train on the cluster `mixed`: emulated where there is no Slurm'
+	@echo 'make quick     [ARGS="-k plan"]    the tests without namespaces, Slurm and packaging (2 minutes)'
+	@echo 'make test      [ARGS="-k plan"]    the tests of every capability (8 minutes)'
+	@echo 'make test-long [ARGS="-k plan"]    the rest: more layouts, another Slurm, more drawn input'
+	@echo 'make bench     [ARGS=...]          the longer measurements'
+	@echo 'make lint                          ruff and mypy'
 	@echo
 	@echo 'Each first makes .venv (again after a change of pyproject.toml or constraints.txt).'
 	@echo 'PIP_ARGS="--extra-index-url URL" adds an index with builds of torch for CPUs alone; PYTHON=python3.12 names a Python.'
@@ -21,8 +23,17 @@ help:
 train: .venv/prepared
 	@$(PY) -m holmes_hpc.train +cluster=mixed $(ARGS)
 
+# Tests are handed out one by one, and those left are shared out again at the end: no long file holds up the rest.
+PYTEST := $(PY) -m pytest -n 2 --dist worksteal
+
+quick: .venv/prepared
+	@$(PYTEST) -m 'not (emulated or slurm or packaging or long or bench)' $(ARGS)
+
 test: .venv/prepared
-	@$(PY) -m pytest -m 'not bench' -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(PYTEST) -m 'not (long or bench)' $(ARGS)
+
+test-long: .venv/prepared
+	@$(PYTEST) -m '(long or hypothesis) and not bench' --examples-times 5 $(ARGS)
 
 bench: .venv/prepared
 	@$(PY) -m benchmarks $(ARGS)

@@ -1,4 +1,4 @@
-"""Fixtures of all tests, and a cache of their own."""
+"""Fixtures of all tests, their options and tiers, and a cache of their own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,28 @@ from pathlib import Path
 
 import pytest
 
+from tests import fuzzing
 from tests.slurm_cluster.fixture import each_slurm, make_each_slurm, make_slurm, slurm, slurm_accounting
 
 __all__ = ["each_slurm", "make_each_slurm", "make_slurm", "slurm", "slurm_accounting"]
+
+SLURM_FIXTURES = {"make_slurm", "make_each_slurm"}
+"""What starts a real Slurm; a test that takes one, or a fixture made of one, has the mark `slurm`."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--examples-times", type=int, default=1, help="try so many times as many drawn examples")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    fuzzing.times_as_many = config.getoption("--examples-times")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SLURM_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("slurm")
 
 
 @pytest.fixture(scope="session", autouse=True)

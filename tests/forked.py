@@ -29,6 +29,8 @@ class ForkedRank:
     world_size: int
     listener: socket.socket
     timeout: timedelta
+    kept: Any = field(default=None, repr=False)
+    """What a rank that has returned goes on to hold, such as its connections, until all ranks are done."""
     _store: Any = field(default=None, repr=False)
 
     @property
@@ -57,11 +59,12 @@ class RankFailedError(AssertionError):
     """A rank raised, died or did not end in time."""
 
 
-def run_ranks(world_size, function, *arguments, timeout_seconds=60.0, check=True):
+def run_ranks(world_size, function, *arguments, timeout_seconds=60.0, check=True, awaited=None):
     """Call `function(ForkedRank, *arguments)` on forked ranks; return their values in rank order.
 
     With `check=False` it returns Outcomes and a failed rank is no error. Ranks that have not ended after the
-    timeout are killed. A rank lives until all are done, since rank 0 serves the store.
+    timeout, or once those of `awaited` have, are killed. A rank lives until all are done, since rank 0 serves the
+    store.
     """
     import_late_modules()
     with socket.socket() as listener:
@@ -74,7 +77,9 @@ def run_ranks(world_size, function, *arguments, timeout_seconds=60.0, check=True
             for rank in range(world_size):
                 given = ForkedRank(rank, world_size, listener, timedelta(seconds=timeout_seconds))
                 children.append(_fork(given, function, arguments, release_read, release_write))
-            outcomes = _collect([pipe for _, pipe in children], timeout_seconds, stop_at_error=check)
+            pipes = [pipe for _, pipe in children]
+            needed = pipes if awaited is None else [pipes[rank] for rank in awaited]
+            outcomes = _collect(pipes, needed, timeout_seconds, stop_at_error=check)
         finally:
             os.close(release_write)
             os.close(release_read)
@@ -128,11 +133,11 @@ def _send(pipe, outcome):
     os.close(pipe)
 
 
-def _collect(pipes, timeout_seconds, stop_at_error):
+def _collect(pipes, needed, timeout_seconds, stop_at_error):
     deadline = time.monotonic() + timeout_seconds
     received = dict.fromkeys(pipes, b"")
     outcomes = {}
-    while len(outcomes) < len(pipes):
+    while not outcomes.keys() >= set(needed):
         open_pipes = [pipe for pipe in pipes if pipe not in outcomes]
         ready, _, _ = select.select(open_pipes, [], [], max(0.0, deadline - time.monotonic()))
         if not ready:

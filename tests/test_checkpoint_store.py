@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holmes_hpc.architecture import Architecture
@@ -36,6 +36,7 @@ from holmes_hpc.checkpoint.writing import Attempt, commit, write_part
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import CheckpointError
 from tests.checkpoints_for_tests import SHAPES, cut, load, save, whole
+from tests.fuzzing import examples
 
 CUTS = [(1, (1, 1, 1)), (2, (2, 1, 1)), (3, (1, 3, 2)), (4, (3, 4, 5))]
 
@@ -62,7 +63,7 @@ def points(rectangle):
                                    zip(rectangle.offsets, rectangle.sizes, strict=True))))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.integers(0, 3).flatmap(lambda dims: st.tuples(box(dims), box(dims))))
 def test_boxes_meet_and_leave_what_sets_of_points_do(pair):
     first, second = pair

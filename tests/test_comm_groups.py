@@ -156,13 +156,10 @@ def test_missing_interface_is_named_by_the_rank_that_lacks_it():
     assert "could not connect the data group of ranks 0 on ib/0, 1 on roce/0" in messages[1]
 
 
-PEERS_SLEEP_SECONDS = 2.5
-
-
 def silent_peer(given):
     communicator = connected(given, FOUR, train_timeout=0.6)
     if given.rank in (1, 3):
-        time.sleep(PEERS_SLEEP_SECONDS)
+        given.kept = communicator
         return None
     began = time.monotonic()
     with pytest.raises(NetworkError) as caught:
@@ -178,7 +175,7 @@ def test_training_timeout_holds_after_the_start():
     results = run_ranks(4, silent_peer)
     for rank in (0, 2):
         seconds, message = results[rank]
-        assert 0.3 < seconds < PEERS_SLEEP_SECONDS, "by the timeout of 0.6 s, not because the peers left"
+        assert seconds > 0.3, "by the timeout of 0.6 s: the peers stay"
         assert "the world group of ranks 0 on ib/0, 1 on roce/0" in message
         assert "train.timeout_seconds (now 0.6)" in message
 
@@ -187,21 +184,18 @@ def killed_peer(given):
     communicator = connected(given, FOUR, train_timeout=2.0)
     if given.rank == 1:
         os._exit(9)
-    began = time.monotonic()
     with pytest.raises(NetworkError) as caught:
         for _ in range(2):
             communicator.barrier()
-    return time.monotonic() - began, str(caught.value)
+    return str(caught.value)
 
 
 def test_dead_peer_breaks_the_group():
     outcomes = run_ranks(4, killed_peer, check=False)
     assert outcomes[1].error == "died"
     ended = [outcomes[rank].value for rank in (0, 2, 3)]
-    # Its neighbours notice at once, the others when these end or after the timeout.
-    assert min(seconds for seconds, _ in ended) < 2.0, "before the timeout of 2 s"
-    assert max(seconds for seconds, _ in ended) < 30.0
-    assert all("the world group of ranks 0 on ib/0, 1 on roce/0" in message for _, message in ended)
+    assert all("the world group of ranks 0 on ib/0, 1 on roce/0" in message for message in ended)
+    assert any("by peer" in message for message in ended), "its neighbours notice before the timeout"
 
 
 def test_wrong_calls_are_refused_before_anything_is_built():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holmes_hpc.data import TokenFileWriter, tokens
@@ -15,6 +15,7 @@ from holmes_hpc.data.settings import SourceSettings
 from holmes_hpc.data.token_file import read_token_file
 from holmes_hpc.errors import DataError
 from tests.data_sources import open_data, whole, write_megatron
+from tests.fuzzing import examples
 
 
 def read(path):
@@ -29,7 +30,7 @@ def write(path, documents, vocab_size=256, tokenizer=None):
     return path
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.data())
 def test_what_is_written_is_read(tmp_path_factory, data):
     vocab_size = data.draw(st.sampled_from([1, 2, 255, 256, 257, 65_536, 65_537, 2**32]))
@@ -100,7 +101,7 @@ def test_damaged_token_files_are_refused(tmp_path, change, expected):
     assert f"data.path={path}" in str(caught.value)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 63), st.integers(1, 255))
 def test_no_flipped_byte_of_a_header_goes_unseen(tmp_path_factory, at, change):
     path = write(tmp_path_factory.mktemp("x") / "a.tokens", [[7] * 200])
@@ -153,7 +154,7 @@ def test_text_alone_may_have_modes_and_borders_may_be_missing(tmp_path):
     assert whole(open_data(name="megatron", path=str(prefix))) == [1, 2] * 50 + [3] * 100
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(st.lists(st.integers(0, 255), max_size=30), min_size=1, max_size=12), st.randoms(use_true_random=False))
 def test_sequences_in_any_order_are_read_in_that_of_the_index(tmp_path_factory, sequences, random):
     sequences = [*sequences, list(range(200))]

@@ -5,11 +5,12 @@ from fractions import Fraction
 
 import numpy
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holmes_hpc.data import Dataset, Source
 from holmes_hpc.data.order import Dealer, drawn_sources, epoch_windows, permute
+from tests.fuzzing import examples
 
 weight_lists = st.lists(st.integers(1, 1000), min_size=1, max_size=6).map(
     lambda parts: [Fraction(part, sum(parts)) for part in parts])
@@ -104,7 +105,7 @@ def test_an_epoch_reads_every_target_once_and_a_step_finds_its_place_alone():
         data.train_batch(3, 0, 0, 1, 10)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(weight_lists, st.sampled_from(["random", "epoch"]), st.integers(0, 2**40), st.integers(1, 10**9),
        st.lists(st.integers(0, 6), min_size=1, max_size=6))
 def test_samples_do_not_depend_on_how_the_batch_is_cut(weights, order, seed, step, parts):

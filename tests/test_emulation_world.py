@@ -18,6 +18,8 @@ from holmes_hpc.errors import ConfigurationError, LaunchImpossibleError
 
 ROOT = Path(__file__).parent.parent
 
+pytestmark = pytest.mark.emulated
+
 
 def _run(body, network=None, seconds=20):
     world = start_world(network, body)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holmes_hpc.architecture import Architecture
@@ -25,6 +25,7 @@ from holmes_hpc.config.compose import compose
 from holmes_hpc.config.schema import Partition
 from holmes_hpc.planner.layout.groups import GroupRules, find_groups
 from holmes_hpc.values import Group, Pipeline, Reduction, Stage
+from tests.fuzzing import examples
 from tests.test_comm_stepwise import FakeCommunicator, FakeWork
 
 BUCKETS = 3
@@ -135,7 +136,7 @@ def begun(layout: Layout, rank: int, sharded: bool, overlap: bool, chance: rando
     return log
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(layouts(), st.booleans(), st.integers(0, 2**32))
 def test_all_members_of_a_group_begin_the_same_in_the_same_order(drawn: tuple[Layout, bool], overlap: bool,
                                                                  seed: int) -> None:

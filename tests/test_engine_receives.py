@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holmes_hpc.engine.receives import RECEIVES, ReceiveQueue, arrivals
 from holmes_hpc.schedule.building import make_schedule
 from holmes_hpc.values import Action, ActionKind, Pipeline, ScheduleChoice
+from tests.fuzzing import examples
 from tests.test_planner_schedules import in_chunks, layouts
 
 SENDS = {ActionKind.SEND_ACTIVATION: 1, ActionKind.SEND_GRADIENT: 0}
@@ -46,7 +47,7 @@ def check(ranks: int, actions_of: Callable[[int], Iterable[Action]]) -> None:
 
 
 @given(layouts(), st.sampled_from(["1f1b", "gpipe", "zero_bubble", "interleaved"]), st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_receives_are_posted_as_they_are_sent(pipelines: tuple[Pipeline, ...], name: str, extra: int) -> None:
     ranks = 1 + max(rank for pipeline in pipelines for stage in pipeline.stages for rank in stage.ranks)
     schedule = make_schedule(pipelines, (), (), ScheduleChoice(name, warmup_extra=extra))

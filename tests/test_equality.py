@@ -1,24 +1,26 @@
 """The heart of the suite: every layout trains exactly as one process does.
 
-Float32, clipping on, the norm compared too: AdamW alone would hide gradients of a wrong scale.
+Float32, clipping on, the norm compared too: AdamW alone would hide gradients of a wrong scale. Ranks are forked from
+the tests; through the command, on the emulated cluster, the same layouts train bit for bit as they do here.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.engine_worlds import train_world
 from tests.runs_for_tests import train
 
-pytestmark = pytest.mark.emulated
-
 RELATIVE_TOLERANCE = 1e-5
-STEPS = 20
+STEPS, LONG_STEPS = 8, 20
 COMMON = [
     f"train.steps={STEPS}", "train.global_batch_size=24", "train.validate_every=0", "train.validation_samples=10",
     "train.timeline_every=0", "parallel.micro_batch_size=2", "model.num_layers=5", "model.hidden_size=32",
-    "model.num_heads=2", "model.sequence_length=32", "optimizer.clip_grad_norm=0.5", "parallel.bucket_mib=0.05",
+    "model.num_heads=2", "model.sequence_length=32", "optimizer.clip_grad_norm=0.5", "optimizer.warmup_steps=2",
+    "parallel.bucket_mib=0.05",
 ]
 ONE = ["+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=1"]
 
@@ -118,26 +120,44 @@ TENSOR_LAYOUTS = {
 LAYOUTS |= {name: [*SMALL, *layout] for name, layout in TENSOR_LAYOUTS.items()}
 
 
+BY_COMMAND = ("pp2-dp2-uneven", "zero-bubble-tensor2", "unlike-tensor-degrees-sequence")
+"""Layouts that the daily tests train through the command too."""
+
+Rows = list[dict[str, Any]]
+References = dict[tuple[str, ...], Rows]
+
+
 @pytest.fixture(scope="module")
-def references(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], list[dict]]:
+def references() -> References:
     return {}
 
 
-def reference_of(layout: list[str], known: dict, folder: Path) -> list[dict]:
-    options = tuple(o for o in layout if o.startswith(("model", "optimizer")))
+def reference_of(layout: list[str], known: References, folder: Path, steps: int) -> Rows:
+    options = (*(o for o in layout if o.startswith(("model", "optimizer"))), f"train.steps={steps}")
     if options not in known:
-        folder.mkdir()
-        known[options] = train(folder, [*ONE, *COMMON, *options]).rows
+        known[options] = train_world(folder, [*ONE, *COMMON, *options]).rows
     return known[options]
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_layout_trains_as_one_process(name: str, tmp_path: Path, references: dict) -> None:
-    expected = reference_of(LAYOUTS[name], references, tmp_path / "reference")
-    found = train(tmp_path, [*COMMON, *LAYOUTS[name]]).rows
-    assert len(found) == len(expected) == STEPS
+def assert_as_one_process(found: Rows, expected: Rows, steps: int) -> None:
+    assert len(found) == len(expected) == steps
     for key in ("loss", "grad_norm"):
         assert [row[key] for row in found] == pytest.approx([row[key] for row in expected], rel=RELATIVE_TOLERANCE)
     assert found[-1]["validation_loss"] == pytest.approx(expected[-1]["validation_loss"], rel=RELATIVE_TOLERANCE)
     assert expected[0]["grad_norm"] > 0.5, "clipping must act"
     assert expected[-1]["loss"] < expected[0]["loss"] - 0.1, "the model must learn"
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layout_trains_as_one_process(name: str, tmp_path: Path, references: References) -> None:
+    expected = reference_of(LAYOUTS[name], references, tmp_path, STEPS)
+    assert_as_one_process(train_world(tmp_path, [*COMMON, *LAYOUTS[name]]).rows, expected, STEPS)
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in BY_COMMAND else pytest.mark.long)
+                                  for name in LAYOUTS])
+def test_the_command_trains_as_one_process(name: str, tmp_path: Path, references: References) -> None:
+    expected = reference_of(LAYOUTS[name], references, tmp_path, LONG_STEPS)
+    found = train(tmp_path, [*COMMON, *LAYOUTS[name], f"train.steps={LONG_STEPS}"]).rows
+    assert_as_one_process(found, expected, LONG_STEPS)

@@ -5,7 +5,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holmes_hpc.errors import PlanRefusedError
@@ -16,6 +16,7 @@ from holmes_hpc.planner.strategies import layer_split
 from holmes_hpc.planner.strategies.layer_split import StageCost
 from holmes_hpc.schedule.building import make_schedule
 from holmes_hpc.values import ActionKind, Group, Reduction, ScheduleChoice
+from tests.fuzzing import examples
 
 
 def test_uniform_gives_the_remainder_to_the_first_stages() -> None:
@@ -43,7 +44,7 @@ def test_splits_sum_to_the_layers(layers: int, speeds: list[float]) -> None:
     assert min(counts) >= 1
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(st.integers(1, 12), st.lists(
     st.tuples(st.integers(1, 9), st.integers(0, 20), st.integers(0, 8)), min_size=1, max_size=4))
 def test_adaptive_is_as_good_as_every_contiguous_cut(layers: int, stages: list[tuple[int, int, int]]) -> None:

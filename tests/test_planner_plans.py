@@ -7,7 +7,7 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -23,6 +23,7 @@ from holmes_hpc.schedule.checking import schedule_problems
 from holmes_hpc.values import Plan
 from holmes_hpc.values.capabilities import ENGINE, unsupported
 from holmes_hpc.values.owned import Owned
+from tests.fuzzing import examples
 
 MIXED = "+cluster=mixed"
 FINE = Fraction(1, 12)
@@ -149,7 +150,7 @@ def test_plans_hold_together(name: str) -> None:
     check(make(*CASES[name]), CASES[name])
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(ib=st.integers(1, 4), roce=st.integers(1, 4), gpus=st.integers(1, 2), layers=st.integers(2, 6),
        batch=st.integers(8, 40), strategy=st.sampled_from(["holmes", "megatron", "auto"]), tied=st.booleans())
 def test_any_cluster_gets_a_sound_plan_or_a_reason(ib: int, roce: int, gpus: int, layers: int, batch: int,

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from holmes_hpc.architecture import Architecture
@@ -23,6 +23,7 @@ from holmes_hpc.planner.task import PlanSettings, Task
 from holmes_hpc.schedule.building import make_schedule
 from holmes_hpc.schedule.checking import peak_in_flight
 from holmes_hpc.values import ActionKind, ScheduleChoice
+from tests.fuzzing import examples
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def test_folding_changes_no_prediction(name: str) -> None:
     assert predicted.memory_gib_per_rank == pytest.approx(memory)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(ib=st.integers(1, 3), roce=st.integers(1, 3), gpus=st.sampled_from([1, 2, 4]), deep=st.integers(1, 2),
        name=st.sampled_from(["1f1b", "zero_bubble", "gpipe"]), extra=st.integers(0, 1), turns=st.booleans(),
        overlapped=st.booleans(), batch=st.integers(12, 30))

@@ -4,7 +4,7 @@ import dataclasses
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holmes_hpc.errors import PlanRefusedError
@@ -12,6 +12,7 @@ from holmes_hpc.planner.layout.pipelines import build_pipelines
 from holmes_hpc.schedule.building import make_schedule, transfers
 from holmes_hpc.schedule.checking import peak_in_flight, schedule_problems
 from holmes_hpc.values import Action, ActionKind, Group, Pipeline, Reduction, Schedule, ScheduleChoice, Stage
+from tests.fuzzing import examples
 
 
 def alike(depth: int, microbatches: int, width: int = 1) -> tuple[Pipeline, ...]:
@@ -199,7 +200,7 @@ def layouts(draw: st.DrawFn) -> tuple[Pipeline, ...]:
     return tuple(pipelines)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(layouts(), st.sampled_from(["1f1b", "gpipe", "zero_bubble", "interleaved"]), st.integers(0, 3), st.booleans(),
        st.data())
 def test_every_layout_gets_a_schedule_that_runs(pipelines: tuple[Pipeline, ...], name: str, extra: int, turns: bool,

@@ -6,7 +6,7 @@ import random
 
 import numpy
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holmes_hpc.config.compose import compose
@@ -24,13 +24,14 @@ from holmes_hpc.planner.task import Task
 from holmes_hpc.schedule import build_schedule
 from holmes_hpc.schedule.checking import schedule_problems
 from holmes_hpc.values import Plan
+from tests.fuzzing import examples
 from tests.planner_problems import Problem, make_cluster
 
 FABRIC = st.tuples(st.sampled_from(["a100-80g", "v100", "t4"]), st.sampled_from(["hdr200", "roce100", "eth25"]),
                    st.lists(st.integers(1, 3), min_size=1, max_size=2).map(tuple))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data(), st.integers(1, 4), st.integers(4, 9))
 def test_layers_are_cut_as_an_exhaustive_search_cuts_them(data: st.DataObject, depth: int, layers: int) -> None:
     seconds = st.floats(0.1, 3.0)
@@ -50,7 +51,7 @@ def template(kind: int, tensor: int, count: int, period: float, fill: float) -> 
     return Template(((kind, tensor, count),), (1,) * count, period, period + fill, 0.0)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.integers(0, 10**6))
 def test_the_knapsack_finds_the_best_multiset(seed: int) -> None:
     draw = random.Random(seed)
@@ -91,7 +92,7 @@ def multisets(templates: list[Template], kinds: tuple[Kind, ...]) -> list[list[T
     return found
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(st.lists(FABRIC, min_size=1, max_size=3), st.integers(1, 5), st.integers(2, 12), st.booleans(),
        st.sampled_from(["auto", "flashflex"]))
 def test_plans_hold_together_on_any_cluster(fabrics: list[tuple[str, str, tuple[int, ...]]], layers: int, batch: int,

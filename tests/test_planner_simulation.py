@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holmes_hpc.planner.cost.network import Traffic
@@ -12,6 +12,7 @@ from holmes_hpc.planner.simulation.events import Prices, Timeline, simulate
 from holmes_hpc.planner.simulation.links import Links
 from holmes_hpc.schedule.building import make_schedule
 from holmes_hpc.values import Action, ActionKind, Group, Pipeline, Reduction, Schedule, ScheduleChoice, Stage
+from tests.fuzzing import examples
 
 SECONDS = {ActionKind.FORWARD: 1, ActionKind.BACKWARD: 2, ActionKind.BACKWARD_INPUT: 1, ActionKind.BACKWARD_WEIGHT: 1}
 
@@ -122,7 +123,7 @@ def test_messages_share_a_nic_and_leave_what_they_cannot_use() -> None:
     assert links.flows[2].rate == pytest.approx(0.25)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.floats(0.1, 5), st.floats(0, 3)), min_size=1,
                 max_size=12))
 def test_no_link_is_overfull_and_all_traffic_arrives(transfers: list[tuple[int, int, float, float]]) -> None:

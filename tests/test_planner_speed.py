@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holmes_hpc import plan as plan_command
@@ -23,6 +23,7 @@ from holmes_hpc.schedule.list_scheduling import order_passes
 from holmes_hpc.schedule.one_f_one_b import is_unshared, one_f_one_b_orders
 from holmes_hpc.schedule.policies import one_f_one_b_policy
 from holmes_hpc.values import Pipeline, Schedule, Stage
+from tests.fuzzing import examples
 from tests.planner_problems import SMALL
 
 
@@ -81,7 +82,7 @@ def test_nothing_simulated_beats_its_bound(number: int, monkeypatch: pytest.Monk
     assert 0.8 < max(shares) <= 1
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.tuples(st.lists(st.integers(1, 2), min_size=1, max_size=6), st.integers(1, 20)), min_size=1,
                 max_size=3), st.sets(st.tuples(st.integers(0, 2), st.integers(0, 4))), st.integers(1, 3))
 def test_the_closed_form_of_1f1b_is_what_list_scheduling_finds(shapes: list[tuple[list[int], int]],

@@ -25,7 +25,9 @@ from holmes_hpc.cluster.slurm.endings import read_endings
 from holmes_hpc.cluster.slurm.jobs import ACCOUNTING_FIELDS, JOB_FORMAT, read_scontrol_jobs
 from holmes_hpc.cluster.slurm.nodes import NODE_FORMAT, read_scontrol_partitions
 from tests.slurm_cluster import ClusterSettings, SlurmCluster, start_cluster, tree_folder, unavailable_reason
-from tests.slurm_cluster.fixture import MakeSlurm
+from tests.slurm_cluster.fixture import EACH_SLURM, MakeSlurm
+
+pytestmark = pytest.mark.slurm
 
 ALL = ["ib-1", "ib-2", "roce-1", "roce-2"]
 SAVE = """\
@@ -35,7 +37,7 @@ with open(f"{os.environ['NAME']}.{os.environ['SLURM_PROCID']}", "w") as file:
 """
 
 
-@pytest.fixture(scope="module", params=["installed", "tree"])
+@pytest.fixture(scope="module", params=EACH_SLURM)
 def shared_slurm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     """One cluster for all tests of this file, which leave no job behind."""
     settings = ClusterSettings(tree=tree_folder() if request.param == "tree" else None)
@@ -152,7 +154,7 @@ def test_a_component_that_is_cancelled_leaves_its_job_running(shared_slurm: Slur
     shared_slurm.wait_for(job)
 
 
-@pytest.mark.parametrize("release", ["installed", "tree"])
+@pytest.mark.parametrize("release", EACH_SLURM)
 def test_accounting_tells_the_end_of_het_jobs_and_array_tasks(make_slurm: MakeSlurm, release: str) -> None:
     slurm = make_slurm(accounting=True, tree=tree_folder() if release == "tree" else None)
     assert read_settings(slurm.run("scontrol show config").stdout).accounting

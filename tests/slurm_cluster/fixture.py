@@ -13,6 +13,9 @@ from tests.slurm_cluster import ClusterSettings, SlurmCluster, start_cluster, tr
 
 MakeSlurm = Callable[..., SlurmCluster]
 
+EACH_SLURM = ("installed", pytest.param("tree", marks=pytest.mark.long))
+"""The machine's own Slurm, and that of the Debian 13 tree."""
+
 
 @pytest.fixture
 def make_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeSlurm]:
@@ -44,9 +47,9 @@ def slurm_accounting(make_slurm: MakeSlurm) -> SlurmCluster:
     return make_slurm(accounting=True)
 
 
-@pytest.fixture(params=["installed", "tree"])
+@pytest.fixture(params=EACH_SLURM)
 def make_each_slurm(request: pytest.FixtureRequest, make_slurm: MakeSlurm) -> MakeSlurm:
-    """`make_slurm` under the machine's own Slurm, and under that of the Debian 13 tree."""
+    """`make_slurm` under both, that of the tree among the long tests."""
     return partial(make_slurm, tree=tree_folder() if request.param == "tree" else None)
 
 
