@@ -10,12 +10,12 @@ from pathlib import Path
 from holmes_hpc.config.folders import default_runs_folder
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.program import run_program
-from holmes_hpc.runs import RunFolder
+from holmes_hpc.runs import RunFolder, read_result
 from holmes_hpc.runs.files import read_json
 from holmes_hpc.runs.find import SWEEP_FILE, find_runs
 from holmes_hpc.submit.board import Board, Row, table, text
 from holmes_hpc.submit.live import rows, show_until_over
-from holmes_hpc.submit.watch import SubmittedRun, Watch
+from holmes_hpc.submit.watch import NOT_SUBMITTED, SubmittedRun, Watch, failure
 
 SHOWN = 20
 
@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    found = [run for folder in find_runs(arguments.runs, arguments.folder) if (run := _submitted(folder))]
+    found = [run for folder in find_runs(arguments.runs, arguments.folder)
+             if (run := _submitted(folder)) and (arguments.runs or run.job_id != NOT_SUBMITTED)]
     if not arguments.runs:
         found = sorted(found, key=_number)[-SHOWN:]
     if not found:
@@ -48,9 +49,12 @@ def _show(arguments: argparse.Namespace) -> int:
     watch, board = Watch(found), Board(_overrides(arguments.runs))
     if arguments.watch:
         show_until_over(watch, board, sys.stdout)
-        return 0
-    watch.poll()
-    _print(rows(watch, board))
+    else:
+        watch.poll()
+        _print(rows(watch, board))
+    for run in found:
+        if run.job_id == NOT_SUBMITTED:
+            sys.stdout.write(f"{run.folder.name}/{run.folder.id} was not submitted: {failure(run)}\n")
     return 0
 
 
@@ -65,6 +69,8 @@ def _print(shown: list[Row]) -> None:
 
 def _submitted(folder: RunFolder) -> SubmittedRun | None:
     job = read_json(folder.job_path)
+    if job is None and read_result(folder):  # sbatch refused it
+        return SubmittedRun(NOT_SUBMITTED, folder)
     job_id = job.get("job_id") if isinstance(job, dict) else None
     return SubmittedRun(str(job_id), folder) if job_id is not None else None
 

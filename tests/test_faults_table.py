@@ -1,4 +1,4 @@
-"""The table of faults in the documentation: every row names a test that exists."""
+"""The tables of faults in the documentation: every row names a test that exists."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ from pathlib import Path
 
 from tests.runs_for_tests import ROOT
 
-TABLE = ROOT / "docs" / "faults.md"
+TABLES = (ROOT / "docs" / "faults.md", ROOT / "docs" / "slurm.md")
 _TEST = re.compile(r"(test_\w+\.py)(?:::(test_\w+))?")
 
 
 def rows() -> list[list[str]]:
-    """Return the cells of every row, heads and rules left out."""
-    lines = [line for line in TABLE.read_text().splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))] for line in lines]
-    return [row for row in cells if row[0] != "fault" and not set(row[0]) <= {"-"}]
+    """Return the cells of every row of the tables whose first column is headed `fault`, heads and rules left out."""
+    found, counted = [], False
+    for line in (line for table in TABLES for line in table.read_text().splitlines()):
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))]
+        if not line.startswith("|"):
+            counted = False
+        elif cells[0] == "fault":
+            counted = True
+        elif counted and not set(cells[0]) <= {"-"}:
+            found.append(cells)
+    return found
 
 
 def functions_of(path: Path) -> set[str]:
@@ -26,6 +33,7 @@ def functions_of(path: Path) -> set[str]:
 
 
 def test_every_row_says_what_happens_and_names_tests_that_exist() -> None:
+    assert len(rows()) > 20
     for row in rows():
         assert len(row) == 3, f"three cells: {row}"
         fault, happens, _ = row

@@ -16,6 +16,7 @@ from holmes_hpc.cluster.slurm import read_step
 from holmes_hpc.launch.slurm.rank import be_rank
 from holmes_hpc.launch.slurm.stopping import Stopping
 from holmes_hpc.runs import RunFolder, Start, read_result, update_job, write_result
+from holmes_hpc.submit import patience
 from holmes_hpc.submit.outcome import MOST_FRUITLESS_STARTS
 from holmes_hpc.submit.outcome import main as outcome
 from tests.runs_for_tests import environment
@@ -112,21 +113,23 @@ echo "$*" >> {log}
 case "$1 $2" in
 "show job") cat {jobs} ;;
 "show node") cat {nodes} ;;
-"requeue "*) exit {status} ;;
+"requeue "*) left=$(cat {busy}); [ $left = 0 ] && exit {status}; echo $((left - 1)) > {busy}
+  echo "slurm_requeue error: Socket timed out on send/recv operation" >&2; exit 1 ;;
 esac
 """
 
 
 def settle(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, jobs: str = "", nodes: str = "",
-           status: int = 0, arguments: tuple[str, ...] = ("--requeue",)) -> tuple[int, list[str]]:
-    """Run what the batch script runs; return its status and the calls of scontrol."""
+           status: int = 0, arguments: tuple[str, ...] = ("--requeue",), busy: int = 0) -> tuple[int, list[str]]:
+    """Run what the batch script runs; return its status and the calls of scontrol, which is busy for some of them."""
     folder = tmp_path / "bin"
     folder.mkdir(exist_ok=True)
     (folder / "jobs").write_text(jobs)
     (folder / "nodes").write_text(nodes)
     (folder / "calls").write_text("")
     (folder / "scontrol").write_text(SCONTROL.format(log=folder / "calls", jobs=folder / "jobs",
-                                                     nodes=folder / "nodes", status=status))
+                                                     nodes=folder / "nodes", status=status, busy=folder / "busy"))
+    (folder / "busy").write_text(f"{busy}\n")
     (folder / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     handler = signal.getsignal(signal.SIGTERM)
@@ -185,6 +188,15 @@ def test_a1_where_requeue_fails_the_way_on_is_said(run: RunFolder, tmp_path: Pat
     write_result(run, "preempted", error="saved", emulated=False)
     assert settle(run, tmp_path, in_job, arguments=())[1] == []
     assert "launch.requeue=false" in (read_result(run) or {})["error"]
+
+
+def test_a_controller_that_is_busy_is_asked_again_to_requeue(
+        run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:
+    in_job.setattr(patience, "FIRST_WAIT_SECONDS", 0.01)
+    write_result(run, "preempted", error="saved", emulated=False)
+    calls = settle(run, tmp_path, in_job, jobs=RUNNING, busy=2)[1]
+    assert [call for call in calls if call.startswith("requeue")] == ["requeue 1234"] * 3
+    assert "job 1234 is queued again" in (read_result(run) or {})["error"]
 
 
 @pytest.mark.parametrize("state", ["CANCELLED", "COMPLETING"])

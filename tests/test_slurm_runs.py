@@ -79,7 +79,7 @@ def test_dry_run_shows_a_script_that_slurm_takes(each_slurm: SlurmCluster) -> No
 
 def test_refused_job_shows_slurms_own_words(slurm: SlurmCluster) -> None:
     done = holmes(slurm, "train", [*MIXED, *TINY, "cluster.partitions.ib.constraint=no_such_feature"], check=False)
-    assert done.status == 1
+    assert done.status == 2
     assert "Invalid feature specification" in done.stderr
     assert "Traceback" not in done.stderr
 

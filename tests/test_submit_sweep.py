@@ -127,6 +127,26 @@ def submitted(tmp_path: Path, job_id: str, name: str = "mixed") -> SubmittedRun:
     return SubmittedRun(job_id, folder)
 
 
+def test_a_run_that_was_not_submitted_stays_in_the_sweeps_table_with_its_reason(
+        configs: dict[str, Any], tmp_path: Path, sbatch: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "refuse").touch()
+    sweep = runs(configs, tmp_path, "roce", "ib")
+    for run in sweep:
+        run.folder.write_text(run.folder.config_path, "train: {steps: 20}\n")
+    answers = submit_sweep(sweep, tmp_path / "sweep")
+    assert isinstance(answers[0], HolmesError)
+    (tmp_path / "sweep").mkdir(exist_ok=True)
+    (tmp_path / "sweep" / "sweep.json").write_text(json.dumps({
+        "runs": [str(run.folder.path) for run in sweep], "overrides": [run.words for run in sweep]}))
+    assert cli.run(["jobs", str(tmp_path / "sweep"), "--folder", str(tmp_path / "runs")]) == 0
+    told = capsys.readouterr().out
+    row = next(line for line in told.splitlines() if "+cluster=roce" in line)
+    assert row.split()[0] == "-" and "not submitted" in row
+    assert f"roce/{sweep[0].folder.id} was not submitted: sbatch refused the job" in told
+    assert cli.run(["jobs", "--folder", str(tmp_path / "runs")]) == 0
+    assert "not submitted" not in capsys.readouterr().out, "among all runs those that were submitted are listed"
+
+
 def step(folder: RunFolder, number: int, loss: float, speed: float) -> None:
     folder.append_metrics({"step": number, "loss": loss, "tokens_per_second": speed})
 

@@ -23,7 +23,7 @@ from holmes_hpc.submit.board import Board, failure_lines, text
 from holmes_hpc.submit.live import rows, show_until_over
 from holmes_hpc.submit.mode import Decision, Probes, decide_mode
 from holmes_hpc.submit.sweep import SweepRun, submit_sweep
-from holmes_hpc.submit.watch import SubmittedRun, Watch, exit_status_of, failure
+from holmes_hpc.submit.watch import NOT_SUBMITTED, SubmittedRun, Watch, exit_status_of, failure
 
 LOG = logging.getLogger(__name__)
 
@@ -55,12 +55,13 @@ def sweep(configs: Sequence[Any], words: Sequence[str], place: Path) -> list[Out
     for number, answer in zip(prepared, answers, strict=True):
         if isinstance(answer, SubmittedRun):
             submitted[number] = answer
-        else:
+        else:  # it stays in the table, and its result.json says why
             LOG.error("%s: %s", words[number], answer)
+            submitted[number] = SubmittedRun(NOT_SUBMITTED, prepared[number].folder)
             outcomes[number] = (answer.exit_status, None)
     write_json_atomic(place / SWEEP_FILE, {"runs": [str(run.folder.path) for run in submitted.values()],
                                            "overrides": [words[number] for number in submitted]})
-    outcomes |= _follow(submitted, words, place, wait=bool(configs[0].launch.wait))
+    outcomes = _follow(submitted, words, place, wait=bool(configs[0].launch.wait)) | outcomes
     return [outcomes[number] for number in range(len(configs))]
 
 
@@ -109,7 +110,7 @@ def _follow(submitted: dict[int, SubmittedRun], words: Sequence[str], place: Pat
     watch = Watch(list(submitted.values()))
     board = Board({run.folder.path: words[number] for number, run in submitted.items()})
     later = f"`holmes jobs {place}` shows them, with --watch until all are over"
-    LOG.info("submitted %d jobs; %s", len(submitted), later)
+    LOG.info("submitted %d jobs; %s", sum(run.job_id != NOT_SUBMITTED for run in submitted.values()), later)
     if not wait:
         watch.poll()
         sys.stderr.write(text(rows(watch, board)))
@@ -121,6 +122,8 @@ def _follow(submitted: dict[int, SubmittedRun], words: Sequence[str], place: Pat
         return dict.fromkeys(submitted, (0, None))
     outcomes = {}
     for number, watched in zip(submitted, watch.runs, strict=True):
+        if watched.run.job_id == NOT_SUBMITTED:
+            continue
         status = exit_status_of(watched)
         result = read_result(watched.run.folder) or {}
         outcomes[number] = (status, result.get("tokens_per_second_median") if status == 0 else None)

@@ -15,7 +15,7 @@ from holmes_hpc.cluster.slurm.states import is_final
 from holmes_hpc.runs import RunFolder, last_metrics, read_result
 from holmes_hpc.runs.job import final_state
 from holmes_hpc.submit.states import JobStatus
-from holmes_hpc.submit.watch import Watched
+from holmes_hpc.submit.watch import NOT_SUBMITTED, Watched
 
 TRACEBACK_LINES = 6
 COLUMNS = ("job", "run", "state", "step", "tokens/s", "loss")
@@ -57,6 +57,9 @@ class Board:
         result, last = read_result(folder) or {}, last_metrics(folder) or {}
         if folder not in self._steps:
             self._steps[folder] = planned_steps(folder)
+        if watched.run.job_id == NOT_SUBMITTED:
+            return Row(NOT_SUBMITTED, folder, "not submitted", None, self._steps[folder], None, None,
+                       self._words.get(folder.path, ""))
         done = result.get("status") == "completed"
         ended = final_state(folder) if watched.status is None else None
         status = JobStatus(ended) if ended else watched.status

@@ -27,6 +27,9 @@ _PASSES = re.compile(
 """What Slurm's commands say while a controller is busy, restarts, or gives over to another one."""
 
 
+_LIMIT = re.compile(r"(Assoc|QOS)(Max|Grp)Submit|MaxSubmitJobs")
+
+
 class SlurmCommandError(RunFailedError):
     """A Slurm command failed; the message holds its whole error output, `said` that alone."""
 
@@ -39,6 +42,16 @@ class TransientSlurmError(SlurmCommandError):
 
 class SlowSlurmError(TransientSlurmError):
     """A Slurm command gave no answer in time."""
+
+
+class RefusedSubmissionError(SlurmCommandError):
+    """sbatch refused a job for what it asks: its account, QOS, partition, constraint, or another option."""
+
+    exit_status = 2
+
+
+class SubmissionLimitError(SlurmCommandError):
+    """Slurm takes no more jobs of this user now, as `MaxSubmitJobs` says; it will when some have ended."""
 
 
 class MissingCommandError(SlurmCommandError):
@@ -76,6 +89,13 @@ def failed_command(line: str, status: int, said: str) -> SlurmCommandError:
     error = kind(f"{line} failed with status {status}: {said.strip()}")
     error.said = said.strip()
     return error
+
+
+def refused_submission(said: str) -> type[SlurmCommandError]:
+    """Return the kind of error that sbatch's error output stands for."""
+    if passes(said):
+        return TransientSlurmError
+    return SubmissionLimitError if _LIMIT.search(said) else RefusedSubmissionError
 
 
 def passes(said: str) -> bool:

@@ -13,9 +13,11 @@ from holmes_hpc.cluster.slurm import NodeAnnotation, SlurmNode
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.submit.commands import SlurmCommandError
 from holmes_hpc.submit.inventory import Inventory, ask_slurm
+from holmes_hpc.submit.patience import patiently
 from holmes_hpc.words import counted
 
 _MOST_NAMES = 6
+_PATIENCE_SECONDS = 20.0
 _SURE_SOURCES = ("feature", "gres")
 """A switch's or partition's name says less than a feature, so what it contradicts may still be right."""
 
@@ -46,7 +48,8 @@ def check_submission(config: Any) -> None:
     """
     labels = _labels(config.cluster)
     try:
-        inventory = ask_slurm(dict(config.cluster.features), sorted(labels.values()))
+        inventory = patiently(lambda left: ask_slurm(dict(config.cluster.features), sorted(labels.values())),
+                              _PATIENCE_SECONDS)
     except SlurmCommandError:
         return
     fatal = [fact for fact in check_fit(config.cluster, inventory) if fact.fatal and fact.unsaid]

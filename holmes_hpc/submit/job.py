@@ -5,17 +5,29 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.errors import HolmesError
 from holmes_hpc.runs import RunFolder, write_job, write_result
-from holmes_hpc.submit.commands import SlurmCommandError, run_command_aloud
+from holmes_hpc.submit.commands import (
+    MissingCommandError,
+    RefusedSubmissionError,
+    SlurmCommandError,
+    TransientSlurmError,
+    refused_submission,
+    run_command_aloud,
+)
 from holmes_hpc.submit.components import job_components, job_shape
 from holmes_hpc.submit.fit import check_submission
+from holmes_hpc.submit.once import submit_once
+from holmes_hpc.submit.patience import patiently
 from holmes_hpc.submit.script import JobRequest, render_script
 from holmes_hpc.submit.watch import SubmittedRun
+
+TEST_PATIENCE_SECONDS = 20.0
 
 
 def job_request(config: Any, folder: RunFolder | None, **further: Any) -> JobRequest:
@@ -27,8 +39,8 @@ def job_request(config: Any, folder: RunFolder | None, **further: Any) -> JobReq
 def submit(config: Any, folder: RunFolder, dependency: str | None = None) -> SubmittedRun:
     """Submit the run whose configuration and plan lie in `folder`, and return its job.
 
-    `dependency` is sbatch's. Raises SlurmCommandError with sbatch's whole error output where it refuses, and
-    ConfigurationError where a partition holds nodes that cannot talk to each other.
+    `dependency` is sbatch's. Raises as `hand_over` does, and ConfigurationError where a partition holds nodes that
+    cannot talk to each other.
     """
     request = job_request(config, folder, dependency=dependency)
     try:
@@ -65,20 +77,37 @@ def submit_array(configs: Sequence[Any], folders: Sequence[RunFolder], place: Pa
 def hand_over(request: JobRequest, place: Path, shape: str) -> str:
     """Submit a batch script through submitit, which keeps it in the folder `place`; return the job's id.
 
-    Raises SlurmCommandError with sbatch's whole error output.
+    A controller that is busy or restarts is asked again, and the job is never submitted twice (`submit_once`). Raises
+    SlurmCommandError with sbatch's whole error output: RefusedSubmissionError for what the job asks.
     """
+    job_id = submit_once(lambda: _ask_sbatch(request, place, shape), place)
+    for script in place.glob(".submission_file_*.sh"):  # of attempts whose answer was lost
+        script.replace(place / f"{job_id}_submission.sh")
+    return job_id
+
+
+def _ask_sbatch(request: JobRequest, place: Path, shape: str) -> str:
     from submitit.core.utils import FailedJobError
 
     from holmes_hpc.submit.executor import HolmesExecutor
 
+    if shutil.which("sbatch") is None:
+        raise MissingCommandError("sbatch: not found here; load Slurm's module or use another node")
     executor = HolmesExecutor(place)
     executor.update_parameters(request=request)
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it also raises
             return str(executor.submit(_runs_nothing).job_id)
     except (FailedJobError, OSError) as error:
-        raise SlurmCommandError(f"sbatch refused the job ({shape}): {error}\nThe script is in {place}; its options "
-                                "come from cluster.partitions and launch.sbatch") from error
+        kind = refused_submission(str(error))
+        if kind is TransientSlurmError:
+            raise TransientSlurmError(f"Slurm did not answer for the job ({shape}): {_last_line(error)}") from error
+        raise kind(f"sbatch refused the job ({shape}): {error}\nThe script is in {place}; its options come from "
+                   "cluster.partitions and launch.sbatch") from error
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
 def record(request: JobRequest, folder: RunFolder, job_id: str) -> SubmittedRun:
@@ -101,16 +130,20 @@ def link_job(folder: RunFolder, job_id: str) -> None:
 def dry_run(config: Any, folder: RunFolder) -> tuple[str, str]:
     """Return the batch script that would be submitted, and what `sbatch --test-only` says of it.
 
-    Raises ConfigurationError with sbatch's error output where it would be refused.
+    Raises RefusedSubmissionError with sbatch's error output where it would be refused, SlurmCommandError where Slurm
+    does not answer.
     """
     text = render_script(job_request(config, folder))
     check_submission(config)
     path = folder.path / "job.sh"
     folder.write_text(path, text)
     try:
-        return text, run_command_aloud(["sbatch", "--test-only", str(path)])
+        return text, patiently(lambda left: run_command_aloud(["sbatch", "--test-only", str(path)]),
+                               TEST_PATIENCE_SECONDS)
     except SlurmCommandError as error:
-        raise ConfigurationError(f"Slurm would refuse this job: {error}") from error
+        if isinstance(error, TransientSlurmError | MissingCommandError):
+            raise
+        raise RefusedSubmissionError(f"Slurm would refuse this job: {error}") from error
 
 
 def _runs_nothing() -> None:

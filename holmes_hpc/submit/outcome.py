@@ -8,6 +8,7 @@ counts is what the ranks wrote; a rank that wrote nothing was killed, and is nam
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -116,4 +117,5 @@ def _is_fruitless(folder: RunFolder, start: Start | None) -> bool:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="holmes_hpc: %(message)s", stream=sys.stdout)
     sys.exit(main(sys.argv[1:]))

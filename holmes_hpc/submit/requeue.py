@@ -15,6 +15,10 @@ from holmes_hpc.cluster.slurm.nodes import read_scontrol_nodes
 from holmes_hpc.cluster.slurm.records import read_records, value_of
 from holmes_hpc.errors import RunFailedError
 from holmes_hpc.submit.commands import SlurmCommandError, run_command
+from holmes_hpc.submit.patience import patiently
+
+PATIENCE_SECONDS = 120.0
+"""How long a controller that is busy or restarts is asked before a job that was preempted is given up."""
 
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "PREEMPTED", "NODE_FAIL")
 
@@ -77,26 +81,31 @@ def failed_nodes(names: Iterable[str]) -> list[str]:
 def requeue(job_id: str, exclude: Iterable[str] = ()) -> str:
     """Requeue this job, without the nodes `exclude` from now on; return what was done in words.
 
-    Raises SlurmCommandError where Slurm refuses or `scontrol` is missing, CancelledError where somebody has cancelled
-    a component.
+    A controller that is busy or restarts is asked again. Raises SlurmCommandError where Slurm refuses or `scontrol` is
+    missing, CancelledError where somebody has cancelled a component.
     """
     excluded = set(exclude)
-    components = own_components(job_id)
+    components = patiently(lambda left: own_components(job_id), PATIENCE_SECONDS)
     cancelled = cancelled_components(components)
     if cancelled:
         raise CancelledError(f"its component {', '.join(cancelled)} was cancelled")
     # From here on Slurm ends this script, but the nodes are still to be told.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    patiently(lambda left: _ask_to_requeue(job_id), PATIENCE_SECONDS)
+    for component in components:
+        if excluded & set(component.nodes):
+            without = ",".join(sorted(excluded | set(component.excluded)))
+            words = ["scontrol", "update", f"JobId={component.id}", f"ExcNodeList={without}"]
+            patiently(lambda left, words=words: run_command(words), PATIENCE_SECONDS)  # type: ignore[misc]
+    return f"job {job_id} is queued again" + (f" without {', '.join(sorted(excluded))}" if excluded else "")
+
+
+def _ask_to_requeue(job_id: str) -> None:
     try:
         run_command(["scontrol", "requeue", job_id])
     except SlurmCommandError:
-        if not requeued_by_slurm(job_id):
+        if not requeued_by_slurm(job_id):  # by itself, or by a request whose answer was lost
             raise
-    for component in components:
-        if excluded & set(component.nodes):
-            without = sorted(excluded | set(component.excluded))
-            run_command(["scontrol", "update", f"JobId={component.id}", f"ExcNodeList={','.join(without)}"])
-    return f"job {job_id} is queued again" + (f" without {', '.join(sorted(excluded))}" if excluded else "")
 
 
 def _id(record: Mapping[str, str]) -> str:

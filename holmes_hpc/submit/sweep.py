@@ -16,10 +16,12 @@ from holmes_hpc.errors import HolmesError
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.submit.commands import SlurmCommandError, read_cluster_settings
 from holmes_hpc.submit.job import job_request, submit, submit_array
+from holmes_hpc.submit.patience import patiently
 from holmes_hpc.submit.script import render_script
 from holmes_hpc.submit.watch import SubmittedRun
 
 _ANY = Path("/links")
+_PATIENCE_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,6 @@ def _submit_unit(runs: Sequence[SweepRun], place: Path, max_jobs: int | None, de
 
 def _longest_array() -> int:
     try:
-        return read_cluster_settings().longest_array
+        return patiently(lambda left: read_cluster_settings(), _PATIENCE_SECONDS).longest_array
     except SlurmCommandError:
         return 1

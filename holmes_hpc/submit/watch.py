@@ -20,12 +20,15 @@ PATIENCE_SECONDS = 30.0
 """How long a job may be unknown to Slurm, or preempted and not yet back in the queue, before it counts as gone."""
 LOG_LINES = 15
 
+NOT_SUBMITTED = "-"
+"""In place of the job id of a run that Slurm did not take."""
+
 Ask = Callable[[Sequence[str]], Mapping[str, JobStatus]]
 
 
 @dataclass(frozen=True)
 class SubmittedRun:
-    """A run in Slurm's hands."""
+    """A run in Slurm's hands, or one that Slurm did not take (NOT_SUBMITTED), which is over."""
 
     job_id: str
     folder: RunFolder
@@ -49,7 +52,7 @@ class Watch:
     def __init__(self, runs: Sequence[SubmittedRun], ask: Ask = read_states,
                  clock: Callable[[], float] = time.monotonic) -> None:
         self._ask, self._clock = ask, clock
-        self.runs = [Watched(run, clock()) for run in runs]
+        self.runs = [Watched(run, clock(), over=run.job_id == NOT_SUBMITTED) for run in runs]
         self._wait_seconds = FIRST_WAIT_SECONDS
         self._due = clock()
 
