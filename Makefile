@@ -23,8 +23,10 @@ help:
 train: .venv/prepared
 	@$(PY) -m holmes_hpc.train +cluster=mixed $(ARGS)
 
-# Tests are handed out one by one, and those left are shared out again at the end: no long file holds up the rest.
-PYTEST := $(PY) -m pytest -n 2 --dist worksteal
+# Many tests wait more than they compute, so there are more of them at once than two cores. Those that are left are
+# shared out again at the end: no long file holds up the rest.
+JOBS := 3
+PYTEST := $(PY) -m pytest -n $(JOBS) --dist worksteal
 
 quick: .venv/prepared
 	@$(PYTEST) -m 'not (emulated or slurm or packaging or long or bench)' $(ARGS)

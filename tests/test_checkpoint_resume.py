@@ -53,6 +53,9 @@ OTHERS = {
     ],
 }
 
+DAILY = ("tp2-pp2", "unlike-pipelines")
+"""Which of them the daily tests try through the command; `test_checkpoint_state` loads every layout in every other."""
+
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Finished:
@@ -87,13 +90,14 @@ def test_the_same_layout_goes_on_bit_by_bit(saved: Finished, tmp_path: Path) -> 
     assert saved.rows[-1]["loss"] < saved.rows[0]["loss"] - 0.1, "the model must learn"
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in DAILY else pytest.mark.long)
+                                  for name in OTHERS])
 def test_any_other_layout_goes_on_with_the_same_curve(saved: Finished, tmp_path: Path, name: str) -> None:
     resumed = train(tmp_path, [*OTHERS[name], f"train.resume={checkpoint(saved, SAVED_AT)}"])
     assert_same_curve(resumed.rows, saved.rows)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adamw", marks=pytest.mark.long)])
 def test_there_and_back(saved: Finished, tmp_path: Path, optimizer: str) -> None:
     """One process saves, PP2 x DP2 goes on from its run folder (the newest), as one process would have."""
     options = [f"optimizer={optimizer}"]

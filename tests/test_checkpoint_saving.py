@@ -239,6 +239,7 @@ def within(mount, policy):
     return done.stdout.splitlines()
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("policy", ["stop", "continue"])
 def test_a_full_disk(policy):
     result, left = within("mount -t tmpfs -o size=128k tmpfs /mnt", policy)
@@ -250,6 +251,7 @@ def test_a_full_disk(policy):
     assert left.count("step-") == len(steps), "and nothing else is left"
 
 
+@pytest.mark.emulated
 def test_a_read_only_folder_is_said_before_the_first_step():
     result, left = within("mount -t tmpfs -o ro tmpfs /mnt", "stop")
     assert result.startswith("['CheckpointError', 'CheckpointError'] checkpoints cannot be written: rank 0 on "

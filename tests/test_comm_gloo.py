@@ -110,6 +110,7 @@ def in_namespace(_):
     return reason or run_ranks(2, addresses_of_groups)
 
 
+@pytest.mark.emulated
 def test_each_group_connects_over_its_own_interface():
     (seen,) = run_ranks(1, in_namespace)
     if isinstance(seen, str):

@@ -157,6 +157,7 @@ def test_nothing_is_planned_and_no_folder_made_where_the_run_cannot_start(
     assert sorted(files.rglob("*")) == before
 
 
+@pytest.mark.emulated
 def test_a_full_disk_is_seen_before_planning(monkeypatch: pytest.MonkeyPatch, files: Path) -> None:
     program = """
 import json, os, sys

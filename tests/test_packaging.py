@@ -57,7 +57,8 @@ def install(python: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.fixture(scope="module", params=["checkout", "editable", "wheel"])
+# What `make` installs, and so what all tests run in, is editable too.
+@pytest.fixture(scope="module", params=["checkout", pytest.param("editable", marks=pytest.mark.long), "wheel"])
 def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp(request.param)
     python = environment(folder / "environment")

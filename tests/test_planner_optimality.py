@@ -24,6 +24,9 @@ COSTLY = {
     "odd batch", "single GPUs", "large batch", "like GPUs, unlike NICs",
 }
 """Problems of which the brute force takes more than a second: `python -m benchmarks.optimality` runs them all."""
+DAILY = {"2+2 gpus", "three fabrics, 1+1+1", "slow Ethernet", "tight memory, unequal", "tied", "tied, unequal", "deep",
+         "1+4 gpus"}
+"""Problems that the daily tests try; the long tests try the others that are not costly."""
 BY_NAME = {problem.name: problem for problem in SMALL}
 
 
@@ -45,8 +48,13 @@ def test_the_suite_is_what_it_should_be() -> None:
     assert any(len({sum(counts) for _, _, counts in problem.fabrics}) > 1 for problem in SMALL)
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(problem.name, marks=[pytest.mark.bench] if problem.name in COSTLY else []) for problem in SMALL])
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    if name in COSTLY:
+        return [pytest.mark.bench]
+    return [] if name in DAILY else [pytest.mark.long]
+
+
+@pytest.mark.parametrize("name", [pytest.param(problem.name, marks=marks_of(problem.name)) for problem in SMALL])
 def test_auto_is_within_a_hundredth_of_every_layout(name: str) -> None:
     found = best_of(name)
     every = BruteForce(task_of(name))

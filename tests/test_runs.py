@@ -88,6 +88,7 @@ def test_a_full_disk_under_metrics_is_reported(tmp_path):
         RunFolder(tmp_path).append_metrics({"step": 1})
 
 
+@pytest.mark.emulated
 def test_a_small_file_system_fills_up_without_a_half_file():
     program = """
 import sys

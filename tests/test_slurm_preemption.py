@@ -77,6 +77,7 @@ def test_preempted_job_goes_on_exactly_where_it_was(
     job.wait_until_gone()
 
 
+@pytest.mark.long
 def test_cancelled_component_ends_the_job_and_keeps_its_state(make_slurm: MakeSlurm) -> None:
     slurm = make_slurm(ib_nodes=1, roce_nodes=1, **SLOW, kill_wait_seconds=20)
     job = SubmittedJob(slurm, ENDLESS)
@@ -176,6 +177,7 @@ def test_node_that_is_not_as_described_is_excluded(make_slurm: MakeSlurm) -> Non
     assert "on_mismatch" in error
 
 
+@pytest.mark.long
 def test_where_a_site_sends_only_sigterm_at_preemption_that_is_enough(make_slurm: MakeSlurm) -> None:
     slurm = make_slurm(ib_nodes=1, roce_nodes=1, **SLOW, grace_seconds=30,
                        extra=("SlurmctldParameters=idle_on_node_suspend",))

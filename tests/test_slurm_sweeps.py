@@ -20,6 +20,7 @@ from tests.slurm_sites import HOLDING, TINY, command, holmes, let_go, result, si
 
 pytestmark = pytest.mark.slurm
 
+FOUR = ["-m", "+cluster=pair,one", "parallel=holmes", "train.seed=1,2"]
 EIGHT = ["-m", "+cluster=pair,one", "parallel=holmes,megatron", "train.seed=1,2"]
 
 
@@ -28,15 +29,16 @@ def folders(slurm: SlurmCluster) -> list[Path]:
     return [path for path in found if not path.is_symlink()]
 
 
-def test_a_sweep_of_eight_trains_and_shows_its_table(slurm: SlurmCluster) -> None:
-    done = holmes(slurm, "train", [site(slurm), *EIGHT, *TINY, "train.steps=1"], check=False)
+@pytest.mark.parametrize(("sweep", "runs"), [(FOUR, 4), pytest.param(EIGHT, 8, marks=pytest.mark.long)])
+def test_a_sweep_trains_and_shows_its_table(slurm: SlurmCluster, sweep: list[str], runs: int) -> None:
+    done = holmes(slurm, "train", [site(slurm), *sweep, *TINY, "train.steps=1"], check=False)
     assert done.status == 0, done.stderr[-4000:]
-    assert len(folders(slurm)) == 8
+    assert len(folders(slurm)) == runs
     table = done.stderr[done.stderr.rindex("job  "):].splitlines()
-    assert [line.split()[2:4] for line in table[1:]] == [["completed", "1/1"]] * 8
+    assert [line.split()[2:4] for line in table[1:]] == [["completed", "1/1"]] * runs
     assert all("+cluster=" in line and "train.seed=" in line for line in table[1:])
     ids = [line.split()[0] for line in table[1:]]
-    assert sum("_" in job for job in ids) == 4, "the runs on one partition are an array"
+    assert sum("_" in job for job in ids) == runs // 2, "the runs on one partition are an array"
     losses = {line.split()[5] for line in table[1:]}
     assert len(losses) >= 2
     assert all(result(folder)["status"] == "completed" for folder in folders(slurm))
