@@ -22,8 +22,9 @@ from analysis.words import comparable
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, GREY, INK = "#CC79A7", "#56B4E9", "#8A8F98", "#22262B"
 
-STRATEGY_COLOURS = {"holmes": BLUE, "megatron": ORANGE, "flashflex": GREEN, "manual": GREY}
-OTHER_COLOURS = [PURPLE, SKY, VERMILION, GREEN, BLUE, ORANGE]
+STRATEGY_COLOURS = {"holmes": BLUE, "megatron": ORANGE, "flashflex": GREEN, "unlike": PURPLE,
+                    "manual": GREY}
+OTHER_COLOURS = [SKY, VERMILION, PURPLE, GREEN, BLUE, ORANGE]
 
 BASELINE = "megatron"
 """Bars say how much faster they are than the fastest run of this strategy in their panel."""

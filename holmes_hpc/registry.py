@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.values.strategy_kinds import AUTO, STRATEGY_KINDS
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
@@ -52,7 +53,7 @@ class Registry(Mapping[str, Any]):
 NICS = Registry("NIC kind", "cluster.partitions.LABEL.nic")
 ACTIVATIONS = Registry("activation", "model.activation", ("gelu", "swiglu"))
 NORMALIZATIONS = Registry("normalisation", "model.normalization", ("layernorm", "rmsnorm"))
-STRATEGIES = Registry("strategy", "parallel.strategy", ("auto", "holmes", "megatron", "flashflex", "manual"))
+STRATEGIES = Registry("strategy", "parallel.strategy", (AUTO, *STRATEGY_KINDS))
 SOURCES = Registry("kind of data", "data.name", ("python_docs", "tokens", "megatron", "text", "mixture"))
 
 ALL: Mapping[str, Registry] = {

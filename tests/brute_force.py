@@ -99,7 +99,7 @@ class BruteForce:
             groups, reductions = find_groups(task.architecture, task.cluster, pipelines, GroupRules())
         except PlanRefusedError:
             return math.inf
-        layout = Layout(pipelines, groups, reductions, size, task.synchronization("auto"))
+        layout = Layout(pipelines, groups, reductions, size, task.synchronization("unlike"))
         best = math.inf
         for choice in candidate_schedules(task, layout):
             best = min(best, self._simulate(layout, choice))

@@ -14,9 +14,8 @@ from holmes_hpc.planner.making import plan
 from holmes_hpc.planner.search.priced import Priced, exceeds_memory, make_layout
 from holmes_hpc.planner.search.search import search
 from holmes_hpc.planner.simulation.prices import compute_cost
+from holmes_hpc.planner.strategies import holmes, unlike
 from holmes_hpc.planner.strategies.estimates import make_candidate
-from holmes_hpc.planner.strategies.holmes import holmes_shapes
-from holmes_hpc.planner.strategies.unlike import asymmetric_proposals
 from tests.planner_problems import SMALL, Problem
 
 BY_NAME = {problem.name: problem for problem in SMALL}
@@ -36,11 +35,11 @@ def test_owners_with_a_fabric_each_share_across() -> None:
 def test_what_a_rank_updates_is_worked_out_by_hand() -> None:
     """Four pipelines of one stage: rank 0 alone in its fabric keeps all, the three others a third each."""
     task = UNEQUAL.task()
-    layout = make_layout(task, "auto", build_pipelines([[(rank,) for rank in range(4)]], [4], 8), 1, GroupRules())
+    layout = make_layout(task, "unlike", build_pipelines([[(rank,) for rank in range(4)]], [4], 8), 1, GroupRules())
     whole = task.architecture.parameter_count()
     assert updated_parameters(task, layout) == pytest.approx({0: whole, 1: whole / 3, 2: whole / 3, 3: whole / 3})
     alone = UNEQUAL.task("optimizer.sharded=false")
-    layout = make_layout(alone, "auto", layout.pipelines, 1, GroupRules())
+    layout = make_layout(alone, "unlike", layout.pipelines, 1, GroupRules())
     assert updated_parameters(alone, layout) == pytest.approx(dict.fromkeys(range(4), whole))
 
 
@@ -85,10 +84,10 @@ def test_fleets_say_truly_whether_they_fit(sharded: str) -> None:
     task = BY_NAME["tight memory"].task("parallel.recompute=none", f"optimizer.sharded={sharded}",
                                         "parallel.micro_batch_size=1", "model.num_layers=8")
     seen = set()
-    for proposal in asymmetric_proposals(task):
+    for proposal in unlike.proposals(task):
         if proposal.words.startswith("stages shared"):
             continue
-        layout = make_layout(proposal.task, "auto", proposal.build(), 1, proposal.rules)
+        layout = make_layout(proposal.task, "unlike", proposal.build(), 1, proposal.rules)
         fits = not exceeds_memory(proposal.task, layout)
         # Pipelines of fewer micro-batches than stages keep less than the closed form takes.
         few = any(pipeline.microbatches < len(pipeline.stages) for pipeline in layout.pipelines)
@@ -103,7 +102,7 @@ def test_shapes_hold_what_their_ranks_can(tied: str) -> None:
     task = SEVEN_B.task("parallel=holmes", "parallel.recompute=none", f"model.tied_embeddings={tied}",
                         "model.num_layers=200")
     cost = compute_cost(task)
-    shape = next(shape for shape in holmes_shapes(task, 1) if len(shape.stages) == 8)
+    shape = next(shape for shape in holmes.shapes(task, 1) if len(shape.stages) == 8)
     with pytest.raises(PlanRefusedError, match="memory: the stages of .* can hold") as refusal:
         make_candidate(task, shape, 1)
     held = int(str(refusal.value).split("hold ")[1].split(",")[0])

@@ -25,7 +25,7 @@ def test_a_batch_too_small_for_the_pipelines_is_no_matter_of_memory() -> None:
     assert "memory" not in words and "larger parallel.pipeline" not in words, "one layer is one stage"
     head, *causes = words.splitlines()
     assert head == "no strategy has a plan:"
-    assert [cause.split(":")[0].strip() for cause in causes] == ["holmes", "megatron", "flashflex, auto"]
+    assert [cause.split(":")[0].strip() for cause in causes] == ["holmes", "megatron", "flashflex, unlike"]
     assert "Raise model.num_layers to at least 2" in causes[0] and causes[0].count("holmes") == 1
     assert "7 micro-batches for 8 pipelines" in causes[1] and "to a multiple of 8" in causes[1]
     assert "at least 8 pipelines" in causes[2] and "train.global_batch_size to at least 8" in causes[2]

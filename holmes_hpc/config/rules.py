@@ -12,6 +12,7 @@ from holmes_hpc.config.data_rules import check_data
 from holmes_hpc.config.describe import near
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.values.schedule_kinds import AUTO, SCHEDULE_KINDS
+from holmes_hpc.values.strategy_kinds import STRATEGY_KINDS, strategy_kind
 from holmes_hpc.words import counted
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -122,25 +123,31 @@ def _schedule(config: DictConfig) -> None:
 
 def _pipelines(config: DictConfig) -> None:
     parallel = config.parallel
-    manual = parallel.strategy == "manual"
+    manual = strategy_kind(parallel.strategy).is_written
     if manual and not parallel.pipelines:
         raise ConfigurationError(
-            "parallel.strategy=manual needs parallel.pipelines: a list, each with `microbatches` and `stages`, as in "
+            f"parallel.strategy={parallel.strategy} needs parallel.pipelines: a list, each with `microbatches` and "
+            "`stages`, as in "
             "'parallel.pipelines=[{microbatches: 8, stages: [{ranks: [0], layers: 2}, {ranks: [1], layers: 2}]}]'."
         )
     if parallel.pipelines is not None and not manual:
         raise ConfigurationError(
             f"parallel.pipelines and parallel.strategy={parallel.strategy} exclude each other; set "
-            "parallel.strategy=manual, or leave parallel.pipelines out."
+            f"parallel.strategy={_written()}, or leave parallel.pipelines out."
         )
     said = {"degrees": ("tensor", "pipeline", "data"), "layers": ("layer_split",)}
     for what, names in said.items():
         for name in names:
             if manual and parallel[name] not in (None, "adaptive"):
                 raise ConfigurationError(
-                    f"parallel.{name} and parallel.strategy=manual exclude each other: parallel.pipelines says the "
-                    f"{what}. Leave parallel.{name} out."
+                    f"parallel.{name} and parallel.strategy={parallel.strategy} exclude each other: "
+                    f"parallel.pipelines says the {what}. Leave parallel.{name} out."
                 )
+
+
+def _written() -> str:
+    """Return the strategies whose layout the user writes."""
+    return " or ".join(name for name, kind in STRATEGY_KINDS.items() if kind.is_written)
 
 
 def _optimizer(config: DictConfig) -> None:

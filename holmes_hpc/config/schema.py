@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holmes_hpc.values.schedule_kinds import AUTO, SCHEDULE_KINDS
+from holmes_hpc.values.strategy_kinds import COMPARE_ALL_HELP, STRATEGY_KINDS
 
 TOKEN_TYPES = ("uint8", "uint16", "uint32", "int32", "int64")
 """Types of the tokens in a file without a header."""
@@ -132,8 +133,8 @@ class Model:
 class Parallel:
     """How the work is divided. Fields left null are chosen by the planner."""
 
-    strategy: str = setting("auto", "who lays ranks out",
-                            valid=("auto", "holmes", "megatron", "flashflex", "manual"), added="strategies")
+    strategy: str = setting(AUTO, "who lays ranks out", valid=(AUTO, *STRATEGY_KINDS), added="strategies",
+                            told={AUTO: COMPARE_ALL_HELP, **{name: kind.help for name, kind in STRATEGY_KINDS.items()}})
     tensor: int | None = setting(None, "tensor-parallel degree", minimum=1)
     pipeline: int | None = setting(None, "pipeline stages", minimum=1)
     data: int | None = setting(None, "data-parallel degree", minimum=1)

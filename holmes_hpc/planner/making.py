@@ -45,12 +45,10 @@ def plan(config: Any, mode: str | None = None, cluster: ClusterDescription | Non
 
 def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
     """Return the plan of a priced layout."""
-    split = task.settings.layer_split
+    split = best.task.settings.layer_split
     words = split if isinstance(split, str) else "+".join(map(str, split))
-    if best.strategy == "manual":
-        words = "manual"
-    elif best.strategy == "megatron" and task.settings.strategy == "auto" and split == "adaptive":
-        words = "uniform"
+    if task.settings.strategy_kind.is_written:
+        words = best.strategy
     layout, whole, task = best.layout, task, best.task
     widest = max(stage.tensor for pipeline in layout.pipelines for stage in pipeline.stages)
     synchronization, sent = task.synchronization(best.strategy), loads(task, layout)
@@ -153,7 +151,7 @@ def _slow_link(task: Task, best: Priced, busy: Mapping[Resource, float]) -> list
     if link is None:
         return []
     settings = task.settings
-    remedies = [*["parallel=auto may find a better layout"] * (settings.strategy != "auto"), "a faster link helps",
+    remedies = [*["parallel=auto may find a better layout"] * (not settings.compares_all), "a faster link helps",
                 *["fewer nodes may (parallel.leave_nodes_out=true)"] * (not settings.leave_nodes_out)]
     return [f"the link between fabrics is too slow for this plan: {resource_words(link.resource, task.cluster)}, is "
             f"busy for {100 * link.busy_share:.0f} % of the step, which would take "

@@ -16,6 +16,7 @@ from holmes_hpc.errors import ConfigurationError, PlanRefusedError
 from holmes_hpc.values import Synchronization
 from holmes_hpc.values.capabilities import ENGINE
 from holmes_hpc.values.schedule_kinds import AUTO, ScheduleKind, compared_schedules, schedule_kind
+from holmes_hpc.values.strategy_kinds import STRATEGY_KINDS, StrategyKind, strategy_kind
 
 _BUCKET_MIB = 64.0
 """Large enough that NCCL reaches its rate over a dozen ranks (Megatron takes 160 MB of gradients)."""
@@ -23,7 +24,6 @@ _BUCKET_MIB_CPU = 2.0
 """Gloo reaches its rate from 1 to 4 MB on; small models need several buckets to hide any."""
 _HERE = ("emulated", "local")
 """Modes whose ranks compute on this machine."""
-STRATEGIES = ("auto", "holmes", "megatron", "flashflex", "manual")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class PlanSettings:
     def from_config(cls, config: Any) -> PlanSettings:
         """Read the settings. Raises ConfigurationError or PlanRefusedError for what cannot be planned."""
         parallel = config.parallel
-        known = (*STRATEGIES, *registry.STRATEGIES)
+        known = (AUTO, *STRATEGY_KINDS, *registry.STRATEGIES)
         if parallel.strategy not in known:
             raise PlanRefusedError(f"parallel.strategy={parallel.strategy}: this version cannot plan it. "
                                    f"Set it to one of {', '.join(known)}.")
@@ -91,13 +91,23 @@ class PlanSettings:
             pipelines=tuple(_plain(pipeline) for pipeline in parallel.pipelines or ()),
         )
 
+    @property
+    def compares_all(self) -> bool:
+        """Whether the strategy is left open, so that all that search are compared."""
+        return self.strategy == AUTO
+
+    @property
+    def strategy_kind(self) -> StrategyKind:
+        """What the asked strategy is."""
+        return strategy_kind(self.strategy)
+
     def first_schedule(self, chunks: int = 1) -> ScheduleKind:
         """Return the schedule with which a layout in so many chunks is looked at first: the asked one, if any."""
         return self.schedule or compared_schedules(in_chunks=chunks > 1)[0]
 
     def synchronization(self, strategy: str, *, on_cpu: bool) -> Synchronization:
-        """Return how the ranks of a plan of `strategy` sum gradients: the baseline does not overlap by default."""
-        by_default = strategy != "megatron"
+        """Return how the ranks of a plan of `strategy` sum gradients."""
+        by_default = strategy_kind(strategy).overlaps
         reduce, gather = self.overlap_grad_reduce, self.overlap_param_gather
         return Synchronization(
             sharded=self.sharded,

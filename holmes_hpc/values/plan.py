@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from holmes_hpc.values.schedule_kinds import ScheduleKind, schedule_kind
+from holmes_hpc.values.strategy_kinds import present_name
 
 FORMAT_VERSION = 2
 _READ_VERSIONS = (1, 2)
@@ -227,7 +228,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Read a plan from JSON text.
+        """Read a plan from JSON text, with the names that strategies have now.
 
         A plan of an older format is read as one of this. Raises ValueError when the text is no plan, names unknown
         fields, or is of a format version that is not known.
@@ -239,7 +240,9 @@ class Plan:
         if version not in _READ_VERSIONS:
             raise ValueError(f"plan of format {version!r}: this version reads the formats "
                              f"{' and '.join(map(str, _READ_VERSIONS))}; make the plan anew")
-        return _build(cls, data | {"format_version": FORMAT_VERSION}, "plan")
+        plan = _build(cls, data | {"format_version": FORMAT_VERSION}, "plan")
+        rejected = tuple(dataclasses.replace(each, strategy=present_name(each.strategy)) for each in plan.rejected)
+        return dataclasses.replace(plan, strategy=present_name(plan.strategy), rejected=rejected)
 
     def stages_of(self, rank: int) -> tuple[tuple[int, int], ...]:
         """Return the (pipeline, stage) indices that `rank` serves, in pipeline order."""

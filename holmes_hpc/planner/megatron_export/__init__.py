@@ -26,6 +26,7 @@ from holmes_hpc.planner.megatron_export.scripts import (
 from holmes_hpc.planner.strategies.shapes import divisors
 from holmes_hpc.planner.telling.restore import restore
 from holmes_hpc.values import Plan, Prediction
+from holmes_hpc.values.strategy_kinds import AUTO, STRATEGY_KINDS, strategy_kind
 from holmes_hpc.words import counted, seconds_words
 
 __all__ = ["Export", "export"]
@@ -68,11 +69,12 @@ def export(config: Any) -> Export:
     strategy = str(config.parallel.strategy)
     found: list[Export] = []
     refusals: list[PlanRefusedError] = []
-    for name in ("auto", "holmes", "megatron") if strategy == "auto" else (strategy,):
+    exportable = (AUTO, *(kind.name for kind in STRATEGY_KINDS.values() if kind.in_megatron))
+    for name in exportable if strategy == AUTO else (strategy,):
         limited.parallel.strategy = name
         made = _try(limited, refusals)
         found += [made] if made else []
-        if name == "holmes" and not made and config.parallel.data is None:
+        if strategy_kind(name).divides_by_data and not made and config.parallel.data is None:
             for degree in _data_degrees(config):
                 limited.parallel.data = degree
                 other = _try(limited, [])
@@ -109,7 +111,7 @@ def _export(config: Any, plan: Plan) -> Export:
     if on_cpu:
         raise PlanRefusedError(f"output=megatron: {on_cpu[0]} has no GPU, and Megatron-LM computes on GPUs. Describe "
                                "GPUs in the cluster file.")
-    one_network = plan.groups[0].network if plan.strategy == "megatron" else None
+    one_network = plan.groups[0].network if strategy_kind(plan.strategy).one_network else None
     networks = kind_networks(grid, cluster, one_network)
     predicted = predict_as_run(config, plan, networks)
     texts = communicator_files(networks)

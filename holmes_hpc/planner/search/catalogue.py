@@ -1,9 +1,13 @@
-"""The strategies that propose layouts, built in or added by a plug-in, and what each takes for granted."""
+"""What strategies propose, built in or added by a plug-in, and what each takes for granted.
+
+A strategy's function stands in the module of its name; what else is to know of it, in `values/strategy_kinds.py`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import importlib
+from collections.abc import Sequence
 from typing import Any
 
 from holmes_hpc import registry
@@ -16,27 +20,32 @@ from holmes_hpc.planner.strategies.estimates import (
     make_candidate,
     micro_batch_sizes,
 )
-from holmes_hpc.planner.strategies.flashflex import flashflex_proposals
-from holmes_hpc.planner.strategies.holmes import holmes_shapes
-from holmes_hpc.planner.strategies.megatron import megatron_shapes
 from holmes_hpc.planner.strategies.proposals import Proposal
 from holmes_hpc.planner.strategies.shapes import Shape, tensor_degrees
-from holmes_hpc.planner.strategies.unlike import asymmetric_proposals
 from holmes_hpc.planner.task import Task
 from holmes_hpc.values import Pipeline
-from holmes_hpc.values.schedule_kinds import ONE_F_ONE_B
+from holmes_hpc.values.strategy_kinds import STRATEGY_KINDS, strategy_kind
 from holmes_hpc.words import counted
 
-_SHAPES: dict[str, Callable[[Task, int], tuple[Shape, ...]]] = {
-    "holmes": holmes_shapes, "megatron": megatron_shapes,
-}
-_OWN: dict[str, Callable[[Task], list[Proposal]]] = {"flashflex": flashflex_proposals, "auto": asymmetric_proposals}
-"""Strategies that choose tensor-parallel degrees themselves."""
+_OPEN = {"layer_split": "adaptive"}
+"""The value of a setting that leaves the choice to the planner, where that is not None."""
 
 
-def names() -> tuple[str, ...]:
-    """Return the strategies that `auto` compares; `auto` among them is its own search for unlike pipelines."""
-    return (*_SHAPES, "flashflex", "auto", *registry.STRATEGIES)
+def compared_strategies() -> tuple[str, ...]:
+    """Return the strategies that `parallel.strategy=auto` compares: all that search."""
+    return (*(kind.name for kind in STRATEGY_KINDS.values() if not kind.is_written), *registry.STRATEGIES)
+
+
+def written_pipelines(task: Task) -> tuple[tuple[Pipeline, ...], int]:
+    """Return the pipelines of a strategy that searches nothing, and the micro-batch size."""
+    found: tuple[tuple[Pipeline, ...], int] = _proposed(task.settings.strategy, task)
+    return found
+
+
+def _proposed(name: str, *arguments: Any) -> Any:
+    """Return what a built-in strategy proposes: each stands in the module of its name."""
+    module = importlib.import_module(f"holmes_hpc.planner.strategies.{name}")
+    return getattr(module, STRATEGY_KINDS[name].proposes.value)(*arguments)
 
 
 def shapes_of(name: str, task: Task, tensor: int) -> tuple[Shape, ...]:
@@ -44,8 +53,8 @@ def shapes_of(name: str, task: Task, tensor: int) -> tuple[Shape, ...]:
 
     Raises PlanRefusedError when it has nothing to propose, or when an added one proposes what is no layout.
     """
-    if name in _SHAPES:
-        return _SHAPES[name](task, tensor)
+    if name in STRATEGY_KINDS:
+        return tuple(_proposed(name, task, tensor))
     proposed = tuple(registry.STRATEGIES[name](task, tensor))
     return tuple(_checked(name, shape, task, tensor) for shape in proposed)
 
@@ -55,13 +64,13 @@ def propose_by(name: str, task: Task, tensor: int | None, refusals: list[str]) -
 
     What it refuses is added to `refusals`. Raises PlanRefusedError when it can propose nothing at all.
     """
-    if name in _OWN:
+    if strategy_kind(name).cuts_layers:
         if task.settings.chunks > 1:
             raise PlanRefusedError(f"{name}: it does not plan interleaved pipelines. Set parallel.chunks=1.")
         if task.settings.layer_split != "adaptive":
             raise PlanRefusedError(f"{name}: it cuts layers by speed and memory itself. Set parallel.layer_split="
                                    "adaptive, or parallel=holmes or megatron, which cut them as asked.")
-        return _OWN[name](task)
+        return list(_proposed(name, task))
     candidates: list[Proposal] = []
     prices = StagePrices(task)
     for shape in shapes_of(name, task, tensor or 1):
@@ -77,19 +86,16 @@ def propose_by(name: str, task: Task, tensor: int | None, refusals: list[str]) -
 
 def degrees_of(name: str, task: Task) -> Sequence[int | None]:
     """Return the tensor-parallel degrees that a strategy is asked for, one after the other until one fits."""
-    return (None,) if name in _OWN else tensor_degrees(task)
+    return (None,) if strategy_kind(name).cuts_layers else tensor_degrees(task)
 
 
 def with_defaults(task: Task, name: str) -> Task:
-    """Return the task with the defaults of Megatron where the baseline is only one of several strategies."""
+    """Return the task with a strategy's defaults where it is one of several: alone its defaults are settings."""
     settings = task.settings
-    if name != "megatron" or settings.strategy == "megatron":
+    if settings.strategy == name:
         return task
-    split = "uniform" if settings.layer_split == "adaptive" else settings.layer_split
-    warmup = 0 if settings.warmup_extra is None else settings.warmup_extra
-    schedule = settings.schedule or ONE_F_ONE_B
-    return dataclasses.replace(task, settings=settings.replace(
-        layer_split=split, warmup_extra=warmup, schedule=schedule, turns=bool(settings.turns)))
+    changes = {key: value for key, value in strategy_kind(name).defaults if getattr(settings, key) == _OPEN.get(key)}
+    return dataclasses.replace(task, settings=settings.replace(**changes)) if changes else task
 
 
 def _proposal(task: Task, candidate: Candidate) -> Proposal:

@@ -16,7 +16,7 @@ from holmes_hpc.planner.search.budget import SearchBudget
 from holmes_hpc.planner.search.priced import Priced
 from holmes_hpc.planner.search.shortlist import price_best
 from holmes_hpc.planner.strategies.fleets.space import space_with_degrees
-from holmes_hpc.planner.strategies.unlike import asymmetric_proposals, micro_batch_sizes_of
+from holmes_hpc.planner.strategies.unlike import micro_batch_sizes_of, proposals
 from holmes_hpc.planner.task import Task
 from holmes_hpc.words import shorten
 
@@ -35,7 +35,7 @@ def faster_on_fewer(task: Task, step_seconds: float) -> Priced | None:
 
     Nothing where one machine emulates all nodes: there fewer are faster for want of cores, whatever the cluster.
     """
-    if task.machine.has_real_emulation or task.settings.strategy != "auto":
+    if task.machine.has_real_emulation or not task.settings.compares_all:
         return None
     found = on_fewer(task, _WORTH_TELLING * step_seconds)
     return min(found, key=lambda each: each.seconds, default=None)
@@ -90,10 +90,10 @@ def _bound(task: Task) -> float:
 
 def _priced(task: Task, step_seconds: float) -> list[Priced]:
     try:
-        proposals = [each for each in asymmetric_proposals(task)
-                     if each.fits and each.estimate_seconds < _HOPED_FOR * step_seconds]
+        hopeful = [each for each in proposals(task)
+                   if each.fits and each.estimate_seconds < _HOPED_FOR * step_seconds]
     except PlanRefusedError:
         return []
     allowance = SearchBudget(None, task.cluster.world_size).allowance()
-    return [each for each in price_best(task, proposals, allowance, _MOST_SIMULATED)
+    return [each for each in price_best(task, hopeful, allowance, _MOST_SIMULATED)
             if not each.reason and not each.missing]

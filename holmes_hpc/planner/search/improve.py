@@ -19,6 +19,7 @@ from holmes_hpc.planner.simulation.bounds import least_seconds
 from holmes_hpc.planner.strategies.shapes import indivisible
 from holmes_hpc.planner.task import Task
 from holmes_hpc.values import Pipeline
+from holmes_hpc.values.strategy_kinds import strategy_kind
 
 _STARTS = 16
 _MOST_ROUNDS = 12
@@ -36,7 +37,7 @@ def improve(priced: Sequence[Priced], budget: SearchBudget) -> list[Priced]:
     """
     allowance = budget.allowance_to_improve()
     starts = sorted((each for each in priced if not each.reason and each.schedule.chunks == 1
-                     and each.strategy in ("auto", "flashflex", "holmes")),
+                     and strategy_kind(each.strategy).changed),
                     key=lambda each: each.seconds)
     better: list[Priced] = []
     chosen = _unlike(starts)[:_STARTS]

@@ -10,22 +10,24 @@ from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.layout.groups import GroupRules
 from holmes_hpc.planner.search.alternatives import alternatives
 from holmes_hpc.planner.search.budget import SearchBudget
-from holmes_hpc.planner.search.catalogue import degrees_of, names, propose_by, with_defaults
+from holmes_hpc.planner.search.catalogue import (
+    compared_strategies,
+    degrees_of,
+    propose_by,
+    with_defaults,
+    written_pipelines,
+)
 from holmes_hpc.planner.search.fewer_nodes import on_fewer
 from holmes_hpc.planner.search.improve import improve
 from holmes_hpc.planner.search.in_chunks import in_chunks
 from holmes_hpc.planner.search.priced import Priced, price_layout, with_schedules
 from holmes_hpc.planner.search.shortlist import price_best
-from holmes_hpc.planner.strategies.manual import manual_pipelines
 from holmes_hpc.planner.strategies.refusals import MEMORY, no_plan
 from holmes_hpc.planner.strategies.unlike import RECOMPUTATIONS
 from holmes_hpc.planner.task import Task
 from holmes_hpc.values import Rejected
+from holmes_hpc.values.strategy_kinds import strategy_kind
 from holmes_hpc.words import counted
-
-_MOST_SIMULATED = 8
-_MOST_SIMULATED_OF_ALL = 40
-"""Layouts of the search for unlike pipelines that are simulated."""
 
 Progress = Callable[[str], None]
 
@@ -37,9 +39,9 @@ def search(task: Task, progress: Progress | None = None) -> tuple[Priced, tuple[
     others, marked so. `progress` is told in words what goes on. Raises PlanRefusedError, with the reasons, when there
     is no layout.
     """
-    if task.settings.strategy == "manual":
-        return _manual(task), ()
-    searched = names() if task.settings.strategy == "auto" else (task.settings.strategy,)
+    if task.settings.strategy_kind.is_written:
+        return _written(task), ()
+    searched = compared_strategies() if task.settings.compares_all else (task.settings.strategy,)
     _check_degrees(task)
     budget = SearchBudget(task.settings.search_seconds, task.cluster.world_size, progress)
     priced: list[Priced] = []
@@ -52,7 +54,7 @@ def search(task: Task, progress: Progress | None = None) -> tuple[Priced, tuple[
         except PlanRefusedError as refusal:
             refusals[name].append(str(refusal))
         priced += found + _recomputed(own, name, found, refusals[name], budget)
-    if task.settings.strategy == "auto":
+    if task.settings.compares_all:
         if task.settings.leave_nodes_out:
             priced += on_fewer(task, min((each.seconds for each in priced if not each.reason), default=math.inf))
         budget.say(f"planning: small changes to the best layouts{_so_far(priced)}")
@@ -94,13 +96,10 @@ def _price_strategy(task: Task, name: str, refusals: list[str], budget: SearchBu
 
     Pipelines cost less than tensor exchange as long as memory allows.
     """
-    if name == "auto" and task.settings.layer_split != "adaptive":
-        return []
     priced: list[Priced] = []
     for tensor in degrees_of(name, task):
         proposals = propose_by(name, task, tensor, refusals)
-        most = _MOST_SIMULATED_OF_ALL if name == "auto" else _MOST_SIMULATED
-        priced += price_best(task, proposals, budget.allowance(), most)
+        priced += price_best(task, proposals, budget.allowance(), strategy_kind(name).most_simulated)
         if any(not each.reason for each in priced) or not (priced or any(map(_is_memory, refusals))):
             break
     return priced
@@ -114,7 +113,8 @@ def _recomputed(task: Task, name: str, priced: Sequence[Priced], refusals: Seque
                 budget: SearchBudget) -> list[Priced]:
     """Return layouts with recomputation, where it is left open and nothing fits into memory without."""
     short = any(each.reason for each in priced) or (not priced and any(map(_is_memory, refusals)))
-    if name == "auto" or not task.settings.search_recompute or not short or any(not each.reason for each in priced):
+    settled = strategy_kind(name).tries_recomputation or not task.settings.search_recompute
+    if settled or not short or any(not each.reason for each in priced):
         return []
     for recompute in RECOMPUTATIONS[1:]:
         other = dataclasses.replace(task, settings=task.settings.replace(recompute=recompute, search_recompute=False))
@@ -127,11 +127,12 @@ def _recomputed(task: Task, name: str, priced: Sequence[Priced], refusals: Seque
     return []
 
 
-def _manual(task: Task) -> Priced:
-    pipelines, size = manual_pipelines(task)
+def _written(task: Task) -> Priced:
+    """Return the layout that the user wrote down, with its best schedule."""
+    pipelines, size = written_pipelines(task)
     words = f"{counted(len(pipelines), 'pipeline')} as written, micro-batch {size}"
     rules = GroupRules(two_level=task.settings.two_level)
-    priced = price_layout(task, "manual", words, pipelines, size, rules, task.settings.chunks)
+    priced = price_layout(task, task.settings.strategy, words, pipelines, size, rules, task.settings.chunks)
     if priced.reason:
         raise PlanRefusedError(priced.reason)
     if priced.schedule.kind.warms_up:

@@ -21,6 +21,7 @@ from holmes_hpc.planner.strategies.proposals import Proposal
 from holmes_hpc.planner.strategies.refusals import no_pipelines
 from holmes_hpc.planner.strategies.unlike import micro_batch_sizes_of, propose
 from holmes_hpc.planner.task import Task
+from holmes_hpc.values.strategy_kinds import FLASHFLEX
 
 _MOST_PIPELINES = 64
 _ROUNDS = 6
@@ -30,7 +31,7 @@ Vector = tuple[int, ...]
 """GPUs of each kind."""
 
 
-def flashflex_proposals(task: Task) -> list[Proposal]:
+def proposals(task: Task) -> list[Proposal]:
     """Return the layouts of the hierarchical partition, best estimates first.
 
     Raises PlanRefusedError when no partition fits into memory, or the asked tensor-parallel degree no node.
@@ -55,7 +56,8 @@ def flashflex_proposals(task: Task) -> list[Proposal]:
         raise PlanRefusedError(no_pipelines(task, max(map(max, space.degrees)), tuple(partitions),
                                             short_of_memory=space.short_of_memory))
     found.sort(key=lambda each: each[0].seconds)
-    return [proposal for fleet, size in found[:_MOST_PROPOSED] for proposal in propose(space, fleet, size, "flashflex")]
+    return [proposal for fleet, size in found[:_MOST_PROPOSED]
+            for proposal in propose(space, fleet, size, FLASHFLEX.name)]
 
 
 class _Partition:

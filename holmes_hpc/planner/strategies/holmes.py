@@ -10,6 +10,7 @@ from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.layout.groups import GroupRules
 from holmes_hpc.planner.strategies.shapes import Part, Shape, divisors, tensor_groups
 from holmes_hpc.planner.task import Task
+from holmes_hpc.values.strategy_kinds import HOLMES
 from holmes_hpc.words import counted
 
 _MOST_ORDERED_FABRICS = 6
@@ -17,22 +18,22 @@ _MOST_COUNTS = 400
 """Stage counts by fabric that are looked at, shallow pipelines first."""
 
 
-def holmes_shapes(task: Task, tensor: int) -> tuple[Shape, ...]:
+def shapes(task: Task, tensor: int) -> tuple[Shape, ...]:
     """Return the layouts for a tensor-parallel degree: fabric orders, stages of each fabric, placements.
 
     Raises PlanRefusedError when the asked degrees fit no division of the fabrics.
     """
     parts = {name: _parts(task, nodes, tensor) for name, nodes in task.cluster.fabrics.items()}
-    shapes: dict[tuple[tuple[Part, ...], ...], Shape] = {}
+    found: dict[tuple[tuple[Part, ...], ...], Shape] = {}
     for order in fabric_orders(task):
         for counts in _stage_counts(task, [len(parts[name]) for name in order]):
             for spread in (True, False):
                 stages = tuple(stage for name, count in zip(order, counts, strict=True)
                                for stage in divide(parts[name], count, spread))
-                if stages not in shapes:
-                    shapes[stages] = Shape("holmes", _words(order, counts, stages, tensor, spread), stages,
-                                           GroupRules(two_level=task.settings.two_level))
-    return tuple(shapes.values())
+                if stages not in found:
+                    found[stages] = Shape(HOLMES.name, _words(order, counts, stages, tensor, spread), stages,
+                                          GroupRules(two_level=task.settings.two_level))
+    return tuple(found.values())
 
 
 def fabric_orders(task: Task) -> tuple[tuple[str, ...], ...]:

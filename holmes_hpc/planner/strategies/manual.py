@@ -16,7 +16,7 @@ from holmes_hpc.words import counted
 _EXAMPLE = "[{microbatches: 4, stages: [{ranks: [0], layers: 2}, {ranks: [1], layers: 2}]}]"
 
 
-def manual_pipelines(task: Task) -> tuple[tuple[Pipeline, ...], int]:
+def pipelines(task: Task) -> tuple[tuple[Pipeline, ...], int]:
     """Return the pipelines that the user wrote and the micro-batch size.
 
     Where `microbatches` is missing everywhere, the pipelines share them evenly. Raises ConfigurationError for a

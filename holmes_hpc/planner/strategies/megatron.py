@@ -6,10 +6,11 @@ from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.layout.groups import GroupRules
 from holmes_hpc.planner.strategies.shapes import Shape, divisors
 from holmes_hpc.planner.task import Task
+from holmes_hpc.values.strategy_kinds import MEGATRON
 from holmes_hpc.words import counted
 
 
-def megatron_shapes(task: Task, tensor: int) -> tuple[Shape, ...]:
+def shapes(task: Task, tensor: int) -> tuple[Shape, ...]:
     """Return the layouts for a tensor-parallel degree and the asked pipeline and data degrees, or all of them.
 
     With N ranks, t = tensor and p = pipeline, stage s of pipeline k is the ranks s N/p + k t + j, 0 <= j < t
@@ -36,4 +37,4 @@ def _shape(world: int, tensor: int, depth: int) -> Shape:
         tuple(tuple(s * width + k * tensor + j for j in range(tensor)) for k in range(data)) for s in range(depth)
     )
     words = f"tensor {tensor}, pipeline {depth}, data {data}"
-    return Shape("megatron", words, stages, GroupRules(one_network=True), equal_pipelines=True)
+    return Shape(MEGATRON.name, words, stages, GroupRules(one_network=MEGATRON.one_network), equal_pipelines=True)

@@ -83,7 +83,7 @@ def _remedies(task: Task, layout: Layout, parts: Mapping[str, float], usable: fl
     Less of activations helps only where all the rest fits.
     """
     settings = task.settings
-    manual = settings.strategy == "manual"
+    manual = settings.strategy_kind.is_written
     tensor = max(stage.tensor for pipeline in layout.pipelines for stage in pipeline.stages)
     stages = max(len(pipeline.stages) for pipeline in layout.pipelines)
     # In chunks the same ranks hold several stages.

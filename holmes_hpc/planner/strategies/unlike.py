@@ -21,6 +21,7 @@ from holmes_hpc.planner.strategies.proposals import Proposal
 from holmes_hpc.planner.strategies.refusals import no_pipelines
 from holmes_hpc.planner.task import Task
 from holmes_hpc.values import Pipeline
+from holmes_hpc.values.strategy_kinds import UNLIKE
 from holmes_hpc.words import counted
 
 _MOST_KEPT = 300
@@ -43,21 +44,21 @@ class Found:
     size: int
 
 
-def asymmetric_proposals(task: Task, strategy: str = "auto") -> list[Proposal]:
+def proposals(task: Task, strategy: str = UNLIKE.name) -> list[Proposal]:
     """Return the most promising layouts of like and unlike pipelines, best estimates first.
 
     Recomputation is searched where it is left open: it costs time and saves memory. Raises PlanRefusedError when no
     template fits into memory.
     """
     choices = RECOMPUTATIONS if task.settings.search_recompute else (task.settings.recompute,)
-    proposals: list[Proposal] = []
+    proposed: list[Proposal] = []
     refusals: list[PlanRefusedError] = []
     short = False
     for recompute in choices:
-        if proposals and (recompute == "selective" or not short):
+        if proposed and (recompute == "selective" or not short):
             continue  # A fused attention core leaves little to save; and where all fits, there is no need.
         other = dataclasses.replace(task, settings=task.settings.replace(recompute=recompute, search_recompute=False))
-        known = {each.words: each.estimate_seconds for each in proposals}
+        known = {each.words: each.estimate_seconds for each in proposed}
         try:
             found, dropped = _proposals(other, strategy, min([float("inf"), *known.values()]))
             short = short or dropped
@@ -65,13 +66,13 @@ def asymmetric_proposals(task: Task, strategy: str = "auto") -> list[Proposal]:
                 # Recomputing is only worth proposing where the layout is faster for it, or does not fit without.
                 if each.estimate_seconds < known.get(each.words, float("inf")) * (1 - 1e-9):
                     words = each.words + (f", recomputing {recompute}" if recompute != "none" else "")
-                    proposals.append(dataclasses.replace(each, words=words))
+                    proposed.append(dataclasses.replace(each, words=words))
         except PlanRefusedError as refusal:
             refusals.append(refusal)
             short = True
-    if not proposals and refusals:
+    if not proposed and refusals:
         raise refusals[-1]
-    return sorted(proposals, key=lambda each: each.estimate_seconds)
+    return sorted(proposed, key=lambda each: each.estimate_seconds)
 
 
 def _proposals(task: Task, strategy: str, best: float) -> tuple[list[Proposal], bool]:

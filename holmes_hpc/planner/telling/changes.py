@@ -21,6 +21,7 @@ from holmes_hpc.planner.telling.slow_links import faster_ethernet, on_cluster
 from holmes_hpc.schedule.turns import turn_ranks
 from holmes_hpc.values import Group, Pipeline, Plan, Prediction, ScheduleChoice, Synchronization
 from holmes_hpc.values.capabilities import ENGINE
+from holmes_hpc.values.strategy_kinds import strategy_kind
 from holmes_hpc.words import seconds_words
 
 MOST_CHANGES = 4
@@ -153,7 +154,7 @@ def _untied(task: Task, layout: Layout, choice: ScheduleChoice, strategy: str) -
     if not task.architecture.tied_embeddings:
         return
     architecture = dataclasses.replace(task.architecture, tied_embeddings=False)
-    rules = GroupRules(one_network=strategy == "megatron", two_level=task.settings.two_level)
+    rules = GroupRules(one_network=strategy_kind(strategy).one_network, two_level=task.settings.two_level)
     groups, reductions = find_groups(architecture, task.cluster, layout.pipelines, rules)
     yield _Variant("untied embeddings (model.tied_embeddings=false)",
                    dataclasses.replace(task, architecture=architecture),
