@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import fuzzing
+from tests.costs import Costs
 from tests.slurm_cluster.fixture import each_slurm, make_each_slurm, make_slurm, slurm, slurm_accounting
 
 __all__ = ["each_slurm", "make_each_slurm", "make_slurm", "slurm", "slurm_accounting"]
@@ -22,10 +23,14 @@ SLURM_FIXTURES = {"make_slurm", "make_each_slurm"}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--examples-times", type=int, default=1, help="try so many times as many drawn examples")
+    parser.addoption("--costs", type=Path, help="append the CPU seconds and seconds of each test to this file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     fuzzing.times_as_many = config.getoption("--examples-times")
+    is_worker_or_alone = hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
+    if config.getoption("--costs") and is_worker_or_alone:
+        config.pluginmanager.register(Costs(config.getoption("--costs")))
 
 
 @pytest.hookimpl(tryfirst=True)
