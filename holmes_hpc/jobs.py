@@ -14,8 +14,9 @@ from holmes_hpc.runs import RunFolder, read_result
 from holmes_hpc.runs.files import read_json
 from holmes_hpc.runs.find import SWEEP_FILE, find_runs
 from holmes_hpc.submit.board import Board, Row, table, text
+from holmes_hpc.submit.ending import failure
 from holmes_hpc.submit.live import rows, show_until_over
-from holmes_hpc.submit.watch import NOT_SUBMITTED, SubmittedRun, Watch, failure
+from holmes_hpc.submit.watch import NOT_SUBMITTED, SubmittedRun, Watch
 
 SHOWN = 20
 
@@ -52,9 +53,10 @@ def _show(arguments: argparse.Namespace) -> int:
     else:
         watch.poll()
         _print(rows(watch, board))
-    for run in found:
-        if run.job_id == NOT_SUBMITTED:
-            sys.stdout.write(f"{run.folder.name}/{run.folder.id} was not submitted: {failure(run)}\n")
+    for watched in watch.runs:
+        folder = watched.run.folder
+        if watched.run.job_id == NOT_SUBMITTED:
+            sys.stdout.write(f"{folder.name}/{folder.id} was not submitted: {failure(watched)}\n")
     return 0
 
 

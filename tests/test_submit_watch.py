@@ -14,8 +14,9 @@ from holmes_hpc.cluster.slurm.records import SlurmOutputError
 from holmes_hpc.runs import RunFolder, read_result, write_job, write_result
 from holmes_hpc.submit.board import Board
 from holmes_hpc.submit.commands import SlurmCommandError
+from holmes_hpc.submit.ending import exit_status_of, failure
 from holmes_hpc.submit.states import JobStatus, read_states, statuses
-from holmes_hpc.submit.watch import LONGEST_WAIT_SECONDS, PATIENCE_SECONDS, SubmittedRun, Watch, exit_status_of, failure
+from holmes_hpc.submit.watch import LIFELESS_SECONDS, LONGEST_WAIT_SECONDS, PATIENCE_SECONDS, SubmittedRun, Watch
 
 QUEUE = """\
 JOBID|JOBID|STATE|PARTITION|NODELIST|REASON|NAME
@@ -143,12 +144,43 @@ def test_a_controller_that_restarts_does_not_end_a_run(tmp_path: Path) -> None:
     assert not run_until_over(tmp_path, slurm, until=500).over
 
 
+SILENT = (0, SlurmCommandError("squeue: no answer"))
+
+
+def test_where_squeue_always_fails_the_ranks_signs_of_life_are_gone_by(
+        tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    slurm = Slurm(SILENT)
+    folder = RunFolder.create(tmp_path, "run")
+    watch = Watch([SubmittedRun("3", folder)], slurm.ask, lambda: slurm.now)
+    while not watch.over and slurm.now < 5000:
+        if slurm.now < 2 * LIFELESS_SECONDS:
+            folder.beat_path(0).write_text(f"{slurm.now}")
+        watch.poll()
+        slurm.now += 5
+    assert watch.over and 3 * LIFELESS_SECONDS < slurm.now < 3 * LIFELESS_SECONDS + 100
+    assert exit_status_of(watch.runs[0]) == 1
+    assert read_result(folder) is None, "nobody knows how the job is"
+    assert "followed no longer" in failure(watch.runs[0])
+    assert caplog.text.count("Slurm does not tell of the jobs (squeue: no answer)") == 1
+
+
+def test_where_squeue_always_fails_a_failed_result_ends_the_following(tmp_path: Path) -> None:
+    slurm = Slurm(SILENT)
+    watch = run_until_over(tmp_path, slurm, until=20)
+    write_result(watch.runs[0].run.folder, "failed", error="out of memory", emulated=False)
+    while not watch.over and slurm.now < 500:
+        watch.poll()
+        slurm.now += 0.5
+    assert slurm.now < 20 + 4 * PATIENCE_SECONDS
+    assert failure(watch.runs[0]) == "out of memory"
+
+
 def test_a_job_that_nobody_knows_any_more_is_over(tmp_path: Path) -> None:
     watch = run_until_over(tmp_path, Slurm((0, JobStatus("RUNNING")), (10, None)))
     assert watch.over
     assert exit_status_of(watch.runs[0]) == 1
     folder = watch.runs[0].run.folder
-    assert "job 3 ended as RUNNING before the run was complete" in failure(watch.runs[0].run)
+    assert "job 3 ended as RUNNING before the run was complete" in failure(watch.runs[0])
     assert (read_result(folder) or {})["status"] == "failed"
 
 
@@ -166,7 +198,7 @@ def test_a_preempted_run_that_stays_away_keeps_its_result(tmp_path: Path) -> Non
     write_result(folder, "preempted", error=None, emulated=False)
     assert exit_status_of(watch.runs[0]) == 1
     assert (read_result(folder) or {})["status"] == "preempted"
-    assert "its checkpoints are kept" in failure(watch.runs[0].run)
+    assert "its checkpoints are kept" in failure(watch.runs[0])
 
 
 def test_a_failed_script_shows_the_end_of_its_log(tmp_path: Path) -> None:
@@ -174,7 +206,7 @@ def test_a_failed_script_shows_the_end_of_its_log(tmp_path: Path) -> None:
     run = watch.runs[0].run
     (run.folder.logs / "batch.log").write_text("line\n" * 100 + "slurmstepd: *** JOB 3 CANCELLED DUE TO TIME LIMIT\n")
     assert exit_status_of(watch.runs[0]) == 1
-    text = failure(run)
+    text = failure(watch.runs[0])
     assert "TIMEOUT" in text
     assert text.endswith("DUE TO TIME LIMIT")
     assert text.count("\n") < 20

@@ -20,10 +20,11 @@ from holmes_hpc.runs import read_result
 from holmes_hpc.runs.files import write_json_atomic
 from holmes_hpc.runs.find import SWEEP_FILE
 from holmes_hpc.submit.board import Board, failure_lines, text
+from holmes_hpc.submit.ending import exit_status_of, failure
 from holmes_hpc.submit.live import rows, show_until_over
 from holmes_hpc.submit.mode import Decision, Probes, decide_mode
 from holmes_hpc.submit.sweep import SweepRun, submit_sweep
-from holmes_hpc.submit.watch import NOT_SUBMITTED, SubmittedRun, Watch, exit_status_of, failure
+from holmes_hpc.submit.watch import NOT_SUBMITTED, SubmittedRun, Watch
 
 LOG = logging.getLogger(__name__)
 
@@ -128,6 +129,6 @@ def _follow(submitted: dict[int, SubmittedRun], words: Sequence[str], place: Pat
         result = read_result(watched.run.folder) or {}
         outcomes[number] = (status, result.get("tokens_per_second_median") if status == 0 else None)
         if status != 0:
-            LOG.error("job %s (%s): %s", watched.run.job_id, words[number], failure(watched.run))
+            LOG.error("job %s (%s): %s", watched.run.job_id, words[number], failure(watched))
             sys.stderr.write("\n".join(failure_lines(watched.run.folder)[1:] + [""]))
     return outcomes

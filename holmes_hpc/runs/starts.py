@@ -72,6 +72,10 @@ class Start:
             found |= {int(rank): data["report"]["node"] for rank in data.get("ranks", ())}
         return dict(sorted(found.items()))
 
+    def anyone_ended(self) -> bool:
+        """Say whether a rank has said that it ends, or left an error; this reads no file."""
+        return any(self.path.glob("ended-*.json")) or any(self.run.ranks.glob("rank-*.error.json"))
+
     def ends(self) -> dict[int, Mapping[str, Any]]:
         """Return what each rank said of its end; a rank that left an error and no more ended by that."""
         marks = (read_json(path) for path in self.path.glob("ended-*.json"))

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from holmes_hpc.runs import GrowingFile, Notes
-from holmes_hpc.submit.watch import SubmittedRun, Watch, exit_status_of
+from holmes_hpc.submit.watch import SubmittedRun, Watch, Watched
 
 LOOK_SECONDS = 0.5
 """Between two looks into the run folder; Slurm is asked less often."""
 
 
-def follow(run: SubmittedRun, on_row: Callable[[dict[str, Any]], None], on_state: Callable[[str], None]) -> int:
-    """Report new steps and states until the job is over; return 0 or 1."""
+def follow(run: SubmittedRun, on_row: Callable[[dict[str, Any]], None], on_state: Callable[[str], None]) -> Watched:
+    """Report new steps and states until the job is over, and return what is known of it then."""
     watch, told, notes = Watch([run]), None, Notes(run.folder)
     rows = GrowingFile(run.folder.metrics_path)
     while True:
@@ -28,5 +28,5 @@ def follow(run: SubmittedRun, on_row: Callable[[dict[str, Any]], None], on_state
             told = status
             on_state(str(status))
         if watch.over:
-            return exit_status_of(watch.runs[0])
+            return watch.runs[0]
         time.sleep(LOOK_SECONDS)

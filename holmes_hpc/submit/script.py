@@ -18,9 +18,11 @@ from holmes_hpc.resources import folder as resource_folder
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.submit.components import Component
 from holmes_hpc.submit.options import HEAD, file_name, option_lines, option_name
+from holmes_hpc.submit.step_guard import END_SECONDS
 
 TEMPLATE = "job.sh.j2"
 STEP_MODULE = "holmes_hpc.launch.step"
+GUARD_MODULE = "holmes_hpc.submit.step_guard"
 BATCH_LOG = "logs/batch.log"
 
 
@@ -137,11 +139,13 @@ def render_script(request: JobRequest) -> str:
     )
     environment.filters["quote"] = shlex.quote
     program = rank_program(launch, '"$run"')
+    python = shlex.quote(sys.executable)
+    guard = f'{python} -m {GUARD_MODULE} "$run" $$ {END_SECONDS:g} &'
     try:
         return environment.get_template(TEMPLATE).render(
             head=request.head_lines(), components=request.components, run=request.run, setup=list(launch.setup),
-            requeue=launch.requeue, python=shlex.quote(sys.executable), python_path=import_path(),
-            step=step_command(request.components, srun_words(launch), program),
+            requeue=launch.requeue, python=python, python_path=import_path(),
+            guard=guard, step=step_command(request.components, srun_words(launch), program),
             launch=launch, job_name=request.name, version=__version__,
         )
     except jinja2.TemplateError as error:

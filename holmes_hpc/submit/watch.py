@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holmes_hpc.cluster.slurm.states import is_final
-from holmes_hpc.runs import RunFolder, read_result, write_result
+from holmes_hpc.runs import RunFolder, read_result
 from holmes_hpc.runs.job import note_final_state
+from holmes_hpc.runs.life import Life
 from holmes_hpc.submit.commands import SlurmCommandError
-from holmes_hpc.submit.script import BATCH_LOG
 from holmes_hpc.submit.states import JobStatus, read_states
 
 FIRST_WAIT_SECONDS = 1.0
@@ -18,10 +19,16 @@ LONGEST_WAIT_SECONDS = 30.0
 WAIT_FACTOR = 1.4
 PATIENCE_SECONDS = 30.0
 """How long a job may be unknown to Slurm, or preempted and not yet back in the queue, before it counts as gone."""
-LOG_LINES = 15
+
+SAID_AFTER = 3
+"""After so many questions in a row that Slurm did not answer, who follows is told."""
+LIFELESS_SECONDS = 900.0
+"""How long a run that Slurm does not tell of may give no sign of life before it is followed no longer."""
 
 NOT_SUBMITTED = "-"
 """In place of the job id of a run that Slurm did not take."""
+
+LOG = logging.getLogger(__name__)
 
 Ask = Callable[[Sequence[str]], Mapping[str, JobStatus]]
 
@@ -37,13 +44,19 @@ class SubmittedRun:
 
 @dataclass
 class Watched:
-    """What is known of one run. `since` is when its status began, or when Slurm last knew it."""
+    """What is known of one run. `since` is when its status began, or when Slurm last knew it.
+
+    `lost`: it is over for who watches, since neither Slurm nor its ranks have told of it for long; nobody knows how it
+    is.
+    """
 
     run: SubmittedRun
     since: float
     status: JobStatus | None = None
     failed: bool = False
     over: bool = False
+    lost: bool = False
+    life: Life | None = None
 
 
 class Watch:
@@ -55,6 +68,7 @@ class Watch:
         self.runs = [Watched(run, clock(), over=run.job_id == NOT_SUBMITTED) for run in runs]
         self._wait_seconds = FIRST_WAIT_SECONDS
         self._due = clock()
+        self._unanswered = 0
 
     @property
     def over(self) -> bool:
@@ -84,11 +98,27 @@ class Watch:
         open_runs = [watched for watched in self.runs if not watched.over]
         try:
             answer = self._ask([watched.run.job_id for watched in open_runs])
-        except SlurmCommandError:
-            for watched in open_runs:
-                watched.since = self._clock()  # it is the controller that is away, not the job
-            return []
+        except SlurmCommandError as error:
+            self._unanswered += 1
+            if self._unanswered == SAID_AFTER:
+                LOG.warning("Slurm does not tell of the jobs (%s); going by what the ranks write until it does", error)
+            return [watched for watched in open_runs if self._goes_without(watched)]
+        if self._unanswered >= SAID_AFTER:
+            LOG.info("Slurm tells of the jobs again")
+        self._unanswered = 0
         return [watched for watched in open_runs if self._take(watched, answer.get(watched.run.job_id))]
+
+    def _goes_without(self, watched: Watched) -> bool:
+        """Say whether a run is over as far as its folder tells, while Slurm tells nothing."""
+        result, now = _result(watched.run), self._clock()
+        watched.life = watched.life or Life(watched.run.folder, self._clock)
+        silent = watched.life.silent_seconds()
+        if result == "failed":  # Slurm may still requeue it; then a new start takes the result away
+            watched.over = silent > PATIENCE_SECONDS
+        else:
+            watched.over = watched.lost = silent > LIFELESS_SECONDS
+        watched.since = now  # it is the controller that is away, not the job
+        return watched.over
 
     def _take(self, watched: Watched, status: JobStatus | None) -> bool:
         before, now = (watched.status, watched.over), self._clock()
@@ -106,36 +136,6 @@ class Watch:
         return (watched.status, watched.over) != before
 
 
-def exit_status_of(watched: Watched) -> int:
-    """Return the exit status of a run that is over; one whose ranks wrote no result is written down as failed."""
-    folder = watched.run.folder
-    result = read_result(folder)
-    if result is not None:
-        return 0 if result["status"] == "completed" else 1
-    state = watched.status.state if watched.status else "unknown to Slurm"
-    words = f"job {watched.run.job_id} ended as {state} before the run was complete"
-    write_result(folder, "failed", error=f"{words}{log_tail(folder)}", emulated=False)
-    return 1
-
-
-def failure(run: SubmittedRun) -> str:
-    """Return why a run that is over is not complete, in one message."""
-    result = read_result(run.folder) or {}
-    if result.get("status") == "preempted":
-        return (f"job {run.job_id} was preempted and is not in the queue again; its checkpoints are kept in "
-                f"{run.folder.checkpoints}")
-    return str(result.get("error") or f"job {run.job_id} failed; its logs: `holmes logs {run.folder.path}`")
-
-
 def _result(run: SubmittedRun) -> str | None:
     result = read_result(run.folder)
     return None if result is None else str(result["status"])
-
-
-def log_tail(folder: RunFolder, lines: int = LOG_LINES) -> str:
-    """Return the last lines of the batch script's log, to be put behind a message."""
-    path = folder.path / BATCH_LOG
-    if not path.exists():
-        return ""
-    shown = path.read_text(errors="replace").splitlines()[-lines:]
-    return f"; {path} ends with:\n" + "\n".join(shown)

@@ -30,10 +30,12 @@ from holmes_hpc.submit.components import Component, job_components
 from holmes_hpc.submit.job import link_job
 from holmes_hpc.submit.outcome import STATUS, outcome_of
 from holmes_hpc.submit.script import import_path, rank_program, srun_words, step_command
+from holmes_hpc.submit.step_guard import StepGuard, start_prefix
 
 LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.3
+GUARD_SECONDS = 2.0
 LOG_LINES = 10
 _OF_OUTER_STEP = ("SLURM_STEP", "SLURM_CPU_BIND", "SLURM_DISTRIBUTION", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES",
                   "SLURM_PTY", "SLURM_TASKS_PER_NODE", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_CPUS_PER_TASK",
@@ -59,7 +61,7 @@ def run_in_allocation(config: Any, folder: RunFolder) -> int:
                                 start_new_session=True)
         try:
             with interruptible():
-                status = _follow(step, folder, config.train.steps)
+                status = _follow(step, folder, config.train.steps, StepGuard(folder, start_prefix(os.environ)))
         except InterruptedRunError as interruption:
             _end_step(step)
             write_result(folder, "failed", error=f"interrupted by {interruption}", emulated=False)
@@ -123,8 +125,8 @@ def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "PYTHONUNBUFFERED": "1", **({"PYTHONPATH": path} if path else {})}
 
 
-def _follow(step: subprocess.Popen[bytes], folder: RunFolder, steps: int) -> int:
-    rows, notes = GrowingFile(folder.metrics_path), Notes(folder)
+def _follow(step: subprocess.Popen[bytes], folder: RunFolder, steps: int, guard: StepGuard) -> int:
+    rows, notes, guarded = GrowingFile(folder.metrics_path), Notes(folder), time.monotonic()
     with make_reporter(steps, sys.stderr) as reporter:
         while True:
             status = step.poll()
@@ -134,6 +136,11 @@ def _follow(step: subprocess.Popen[bytes], folder: RunFolder, steps: int) -> int
                 LOG.info("%s", note)
             if status is not None:
                 return status
+            if time.monotonic() >= guarded + GUARD_SECONDS:
+                guarded = time.monotonic()
+                if why := guard.look():
+                    LOG.warning("%s, and srun still waits; it is ended", why)
+                    _end_step(step)
             time.sleep(LOOK_SECONDS)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from holmes_hpc.launch.follow.progress import make_reporter
 from holmes_hpc.runs import RunFolder
+from holmes_hpc.submit.ending import exit_status_of, failure
 from holmes_hpc.submit.follow import follow
 from holmes_hpc.submit.job import dry_run, submit
-from holmes_hpc.submit.watch import failure
 
 LOG = logging.getLogger(__name__)
 
@@ -27,12 +27,13 @@ def submit_and_follow(config: Any, folder: RunFolder) -> int:
         return 0
     try:
         with make_reporter(config.train.steps, sys.stderr) as reporter:
-            status = follow(run, reporter.step, lambda state: LOG.info("job %s: %s", run.job_id, state))
+            ended = follow(run, reporter.step, lambda state: LOG.info("job %s: %s", run.job_id, state))
     except KeyboardInterrupt:
         LOG.info("no longer following job %s, which goes on; %s", run.job_id, ways)
         return 0
+    status = exit_status_of(ended)
     if status != 0:
-        LOG.error("%s", failure(run))
+        LOG.error("%s", failure(ended))
     return status
 
 

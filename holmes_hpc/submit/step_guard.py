@@ -1,0 +1,119 @@
+"""Ends a step that Slurm does not end; runs beside srun in the batch script.
+
+    python -m holmes_hpc.submit.step_guard RUN_FOLDER PID_OF_THE_SHELL [SECONDS]
+
+srun waits for the word of the step daemon on every node. Where one was killed that word never comes, and the job would
+hold its nodes although all its ranks have ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from holmes_hpc.cluster.slurm import SlurmOutputError, read_allocation
+from holmes_hpc.runs import RunFolder, Start
+from holmes_hpc.runs.life import Life
+
+END_SECONDS = 60.0
+"""How long srun may take after all ranks have said that they end."""
+
+SILENT_SECONDS = 300.0
+"""How long the rest may be silent after a rank failed: Slurm ends them within seconds where it can."""
+
+LOOK_SECONDS = 2.0
+_TERM_SECONDS = 5.0
+
+
+class StepGuard:
+    """Knows when the step of one start of a run is over although srun still waits."""
+
+    def __init__(self, folder: RunFolder, start_prefix: str, end_seconds: float = END_SECONDS,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._prefix = folder, start_prefix
+        self._end_seconds, self._clock = end_seconds, clock
+        self._life: Life | None = None  # looked at once a rank has failed
+        self._all_ended_at: float | None = None
+
+    def look(self) -> str | None:
+        """Return why srun is to be ended now, None where it is not."""
+        start = Start.newest(self._folder)
+        if start is None or not start.name.startswith(self._prefix) or not start.anyone_ended():
+            return None
+        ranks, ends = start.ranks(), start.ends()
+        if ranks and ends.keys() >= ranks.keys():
+            self._all_ended_at = self._all_ended_at or self._clock()
+            waited = self._clock() - self._all_ended_at
+            return f"all ranks ended {waited:.0f} s ago" if waited >= self._end_seconds else None
+        failed = [rank for rank, end in ends.items() if end["status"] not in (0, 3)]
+        if not failed:
+            return None
+        self._life = self._life or Life(self._folder, self._clock)
+        silent = self._life.silent_seconds()
+        if silent < SILENT_SECONDS:
+            return None
+        return f"rank {failed[0]} failed, and the others have given no sign of life for {silent:.0f} s"
+
+
+def start_prefix(environment: Mapping[str, str]) -> str:
+    """Return how the names of this job's present start begin. Raises SlurmOutputError outside of a job."""
+    allocation = read_allocation(environment)
+    return f"{allocation.requeue_id}-{allocation.restart_count}-"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Look until the shell has no srun any more, or end that; return 0."""
+    folder, shell = RunFolder(Path(arguments[0])), int(arguments[1])
+    try:
+        prefix = start_prefix(os.environ)
+    except SlurmOutputError:
+        return 0
+    guard = StepGuard(folder, prefix, float(arguments[2]) if len(arguments) > 2 else END_SECONDS)
+    seen = False
+    while os.getppid() == shell:
+        steps = _sruns_below(shell)
+        if seen and not steps:
+            break
+        seen = seen or bool(steps)
+        why = guard.look()
+        if why and steps:
+            _end(steps, why)
+            break
+        time.sleep(LOOK_SECONDS)
+    return 0
+
+
+def _end(steps: Sequence[int], why: str) -> None:
+    sys.stdout.write(f"holmes_hpc: {why}, and srun still waits: the step daemon of a node has gone; srun is ended\n")
+    sys.stdout.flush()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in steps:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        time.sleep(_TERM_SECONDS)
+
+
+def _sruns_below(ancestor: int) -> list[int]:
+    """Return the processes called srun below a process."""
+    parents, names = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):
+            stat = path.read_text(errors="replace")
+            pid, rest = int(path.parent.name), stat[stat.rindex(")") + 2:].split()
+            names[pid], parents[pid] = stat[stat.index("(") + 1:stat.rindex(")")], int(rest[1])
+
+    def is_below(pid: int) -> bool:
+        while pid in parents and pid != ancestor:
+            pid = parents[pid]
+        return pid == ancestor
+
+    return [pid for pid, name in names.items() if name == "srun" and is_below(pid)]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,121 @@
+"""Every job ends, whatever was killed, and says why: faults made on purpose on a real Slurm."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from holmes_hpc.runs import RunFolder, Start
+from holmes_hpc.submit.step_guard import SILENT_SECONDS, StepGuard
+from tests.runs_for_tests import ROOT
+from tests.slurm_cluster import SlurmCluster
+from tests.slurm_cluster.fixture import MakeSlurm
+from tests.slurm_runs import ENDLESS, SLOW_ETHERNET_GBPS, SubmittedJob
+from tests.slurm_sites import TINY, command, let_go, site, without_torch
+
+
+def quick_guard(slurm: SlurmCluster, seconds: int = 2) -> str:
+    """Return the override for our template with a guard that waits less long."""
+    folder = slurm.shared / "quick"
+    folder.mkdir(exist_ok=True)
+    text = (ROOT / "sbatch_templates" / "job.sh.j2").read_text()
+    sooner = f"{{{{ guard | replace(' 60 &', ' {seconds} &') }}}}"
+    (folder / "job.sh.j2").write_text(text.replace("{{ guard }}", sooner))
+    return f"launch.templates={folder}"
+
+
+@pytest.mark.slurm
+def test_a_job_whose_step_daemon_was_killed_ends(make_each_slurm: MakeSlurm) -> None:
+    slurm = make_each_slurm(ib_nodes=1, roce_nodes=1, ethernet_gbps=SLOW_ETHERNET_GBPS)
+    job = SubmittedJob(slurm, [*ENDLESS, "train.steps=12", quick_guard(slurm)])
+    job.wait_for_steps(2)
+    daemon = step_daemon(slurm, "roce-1")
+    slurm.run(f"kill -9 {daemon}", "roce-1")
+    job.wait_for_result("completed")
+    assert slurm.wait_for(job.id, timeout_seconds=60)[0] == "COMPLETED", job.log
+    assert "all ranks ended" in job.log and "srun is ended" in job.log
+    job.wait_until_gone()
+
+
+def step_daemon(slurm: SlurmCluster, node: str) -> int:
+    """Return the pid, in the cluster's PID namespace, of the step daemon of srun's step on a node."""
+    listed = slurm.run(r"ps -e -o pid=,args= | grep 'slurmstepd: \[[0-9+]*\.0\]'", node).stdout
+    network = os.readlink(f"/proc/{slurm.holders[node]}/ns/net")
+    for line in listed.splitlines():
+        pid = line.split()[0]
+        if slurm.run(f"readlink /proc/{pid}/ns/net", node, check=False).stdout.strip() == network:
+            return int(pid)
+    raise AssertionError(f"no step daemon on {node}:\n{listed}")
+
+
+@pytest.mark.slurm
+def test_a_follower_without_squeue_goes_by_the_run_folder(slurm: SlurmCluster) -> None:
+    broken = slurm.shared / "broken" / "squeue"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Access denied' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    words = command("train", [site(slurm), without_torch(slurm), "+cluster=pair", *TINY])
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": f"{broken.parent}:{os.environ['PATH']}"}
+    following = subprocess.Popen(slurm.command_line(words, environment=environment), stderr=subprocess.PIPE, text=True,
+                                 stdout=subprocess.DEVNULL)
+    assert following.stderr is not None
+    said = []
+    for line in following.stderr:
+        said.append(line)
+        if "going by what the ranks write" in line:
+            let_go(slurm)
+    assert following.wait(timeout=60) == 0, "".join(said)
+    assert "Access denied" in "".join(said)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path, "run")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def begin(run: RunFolder, name: str = "7-1-0") -> Start:
+    start = Start(run, name)
+    for node, ranks in (("ib-1", [0, 1]), ("roce-1", [2, 3])):
+        start.write(f"node-{node}.json", {"ranks": ranks, "report": {"node": node}})
+    return start
+
+
+def test_a_step_is_over_a_while_after_all_its_ranks_ended(run: RunFolder) -> None:
+    clock, start = Clock(), begin(run)
+    guard = StepGuard(run, "7-1-", 60, clock)
+    for rank in range(3):
+        start.write_end(rank, "ib-1", 0)
+    clock.now = 1000
+    assert guard.look() is None, "a rank trains on"
+    start.write_end(3, "roce-1", 0)
+    assert guard.look() is None
+    clock.now = 1059
+    assert guard.look() is None
+    clock.now = 1060
+    assert guard.look() == "all ranks ended 60 s ago"
+    assert StepGuard(run, "7-2-", 0, clock).look() is None, "the ends of an earlier start are not this one's"
+
+
+def test_a_step_is_over_when_the_rest_is_silent_after_a_failure(run: RunFolder) -> None:
+    clock, start = Clock(), begin(run)
+    guard = StepGuard(run, "7-1-", 60, clock)
+    start.write_end(0, "ib-1", 1)
+    assert guard.look() is None
+    clock.now = SILENT_SECONDS - 1
+    run.beat_path(3).write_text("1")
+    assert guard.look() is None
+    clock.now += SILENT_SECONDS - 1
+    assert guard.look() is None
+    clock.now += 2
+    assert "rank 0 failed, and the others have given no sign of life" in (guard.look() or "")
