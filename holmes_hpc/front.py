@@ -32,10 +32,11 @@ from holmes_hpc.config.compose import (
     compose_job,
     compose_sweep,
     register,
-    times_as_text,
 )
 from holmes_hpc.config.folders import package_folder
 from holmes_hpc.config.help import help_text
+from holmes_hpc.config.written_files import text_as_written
+from holmes_hpc.config.written_overrides import as_written
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.runs.place import check_place
 
@@ -143,7 +144,9 @@ def _main(command: Command, argv: list[str]) -> int:
     parser = get_args_parser()
     parser.prog, parser.usage = f"holmes {command.verb}", f"holmes {command.verb} [-m] +cluster=NAME [KEY=VALUE ...]"
     arguments = parser.parse_intermixed_args(argv)
-    argv = [*(text for text in argv if text not in arguments.overrides), *arguments.overrides]
+    argv = [text for text in argv if text not in arguments.overrides]
+    arguments.overrides = as_written(arguments.overrides)
+    argv += arguments.overrides
     if arguments.help:
         sys.stdout.write(help_text(command.verb, command.summary, package_folder()))
         return 0
@@ -240,7 +243,7 @@ def _run_hydra(command: Command, argv: list[str], jobs: _Jobs) -> int:
     )(task)
     before, sys.argv = sys.argv, argv
     try:
-        with times_as_text():
+        with text_as_written():
             decorated()
     except SystemExit as end:
         if end.code == FAILED and not jobs.started:  # Hydra refused the arguments

@@ -116,7 +116,7 @@ def test_times_stay_text(site: Path) -> None:
     """YAML alone would read 12:00:00 as 43200, and Slurm would take that as minutes."""
     (site / "ours.yaml").write_text(
         "name: ours\npartitions:\n  a: {time_limit: 12:00:00}\n  b: {time_limit: 2-00:00:00}\n"
-        "  c: {time_limit: 30:00}\n  d: {time_limit: 90, nodes: 0x10}\n"
+        "  c: {time_limit: 30:00}\n  d: {time_limit: 90, nodes: 16}\n"
     )
     config = compose(["+cluster=ours", "cluster.partitions.b.time_limit=1:30:00"])
     assert [part.time_limit for part in config.cluster.partitions.values()] == ["12:00:00", "1:30:00", "30:00", "90"]

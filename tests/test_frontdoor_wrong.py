@@ -67,7 +67,7 @@ WRONG = [
     Wrong([MIXED, "model.num_layers=null"], ("expected a whole number from 1",)),
     Wrong([MIXED, "model.num_layers=0"], ("model.num_layers=0: expected a whole number from 1",)),
     Wrong([MIXED, "model.num_layers=???"], ("model.num_layers: needs a value",)),
-    Wrong([MIXED, "model.num_layers=${nope}"], ("model.num_layers: Interpolation key 'nope' not found",)),
+    Wrong([MIXED, "model.num_layers=${nope}"], ("model.num_layers=${nope}: Interpolation key 'nope' not found",)),
     Wrong([MIXED, "optimizer.lr=nan"], ("optimizer.lr=nan: expected a number above 0",)),
     Wrong([MIXED, "optimizer.beta1=1"], ("optimizer.beta1=1.0: expected a number from 0 and below 1",)),
     Wrong([MIXED, "data.validation_fraction=0.9"], ("above 0 up to 0.5",)),

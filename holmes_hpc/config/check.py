@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from holmes_hpc.config import folders, rules
 from holmes_hpc.config.describe import Setting, expected, fits, item_schema, listed, near, settings, valid_words
 from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.config.schema import Root
+from holmes_hpc.config.written_files import give_types
 from holmes_hpc.errors import ConfigurationError
+
+VARIABLES = ("${NAME} stands for another setting, such as ${run.name}. For a variable of the shell in which the job "
+             "runs write \\${NAME} or $NAME; for one of this shell, now, ${oc.env:NAME}.")
+"""What to say where somebody wrote `${...}` that leads nowhere."""
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
 def check(config: DictConfig, *, cluster_required: bool = True) -> None:
@@ -23,8 +30,10 @@ def check(config: DictConfig, *, cluster_required: bool = True) -> None:
     Raises ConfigurationError for the first key that is unknown or missing, value that is of the wrong type or out
     of its limits, or rule between settings that is broken; and, with `cluster_required`, when no cluster is named.
     """
+    give_types(config)
     named = not OmegaConf.is_missing(config, "cluster") and not OmegaConf.is_missing(config.cluster, "name")
     _check_keys(config, Root, "")
+    _check_inside(config.plugins, "plugins")
     load_plugins(config)
     if cluster_required and not named and not config.cluster.partitions:
         raise ConfigurationError(missing_cluster())
@@ -105,9 +114,38 @@ def _check_values(node: DictConfig, schema: Any, path: str, skip: tuple[str, ...
 def _value(node: DictConfig, name: str, setting: Setting) -> Any:
     try:
         return node[name]
-    except OmegaConfBaseException as error:  # an interpolation that leads nowhere
-        raise ConfigurationError(f"{setting.path}: {str(error).splitlines()[0]}. "
-                                 f"Expected {expected(setting)}.") from error
+    except OmegaConfBaseException as error:
+        raise _leads_nowhere(node, name, setting.path, error) from error
+
+
+def _leads_nowhere(node: DictConfig | ListConfig, name: Any, path: str, error: Exception) -> ConfigurationError:
+    """Return the error for an interpolation `${...}` without a value, of the setting that has it or refers to it."""
+    inner = node._get_node(name)
+    written = str(inner._value()) if isinstance(inner, Node) and not OmegaConf.is_config(inner) else ""
+    root = node._get_root()
+    for key in _REFERENCE.findall(written):
+        owner, _, last = key.rpartition(".")
+        holder = OmegaConf.select(root, owner) if owner else root
+        if isinstance(holder, DictConfig) and last in set(holder) and holder is not node:
+            try:
+                holder[last]
+            except OmegaConfBaseException as deeper:
+                return _leads_nowhere(holder, last, key, deeper)
+    fact = str(error).splitlines()[0].rstrip(".")
+    return ConfigurationError(f"{path}{'=' if written else ''}{written}: {fact}. {VARIABLES}")
+
+
+def _check_inside(value: Any, path: str) -> None:
+    """Resolve what is written inside of lists and mappings, which would fail where it is used."""
+    if not isinstance(value, DictConfig | ListConfig):
+        return
+    keys: list[Any] = list(value) if isinstance(value, DictConfig) else list(range(len(value)))
+    for key in keys:
+        try:
+            inner = value[key]
+        except OmegaConfBaseException as error:
+            raise _leads_nowhere(value, key, f"{path}.{key}", error) from error
+        _check_inside(inner, f"{path}.{key}")
 
 
 def _check_value(value: Any, setting: Setting) -> None:
@@ -117,6 +155,7 @@ def _check_value(value: Any, setting: Setting) -> None:
         return
     if not fits(value, setting.kind):
         raise ConfigurationError(_wrong(setting, value))
+    _check_inside(value, setting.path)
     limits = setting.metadata
     if "valid" in limits and value not in valid_words(limits):
         raise ConfigurationError(_wrong(setting, value) + near(str(value), valid_words(limits)))

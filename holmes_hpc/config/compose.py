@@ -6,10 +6,8 @@ import re
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import hydra
-import yaml
 from hydra import initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
@@ -22,13 +20,12 @@ from holmes_hpc.config.files import own_files
 from holmes_hpc.config.folders import package_folder
 from holmes_hpc.config.overrides import check_overrides, expand_sweep
 from holmes_hpc.config.schema import Root
+from holmes_hpc.config.written_files import text_as_written
+from holmes_hpc.config.written_overrides import as_written
 from holmes_hpc.errors import ConfigurationError
 
 CONFIG_NAME = "config"
 HYDRA_VERSION_BASE = "1.3"
-
-_INTEGER_TAG = "tag:yaml.org,2002:int"
-_INTEGER = re.compile(r"[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)")
 
 
 def register() -> None:
@@ -43,6 +40,7 @@ def compose(overrides: Sequence[str] = (), *, cluster_required: bool = True) -> 
     The files are those of the package, of `~/.config/holmes_hpc`, and of the folders in `hydra.searchpath`. Raises
     ConfigurationError; with `cluster_required` also when the overrides name no cluster.
     """
+    overrides = as_written(overrides)
     with _composing(overrides) as loader:
         return _compose(overrides, loader, cluster_required)[0]
 
@@ -52,6 +50,7 @@ def compose_job(overrides: Sequence[str], *, cluster_required: bool = True) -> t
 
     That is anything below `hydra` but the search path: callbacks, variables of the environment, logging, folders.
     """
+    overrides = as_written(overrides)
     with _composing(overrides) as loader:
         config, hydra_config = _compose(overrides, loader, cluster_required)
     return config, _asks_hydra(overrides, hydra_config)
@@ -59,6 +58,7 @@ def compose_job(overrides: Sequence[str], *, cluster_required: bool = True) -> t
 
 def compose_sweep(overrides: Sequence[str], *, cluster_required: bool = True) -> list[DictConfig]:
     """Return the checked configuration of every job of a sweep. Raises ConfigurationError."""
+    overrides = as_written(overrides)
     with _composing(overrides) as loader:
         jobs = expand_sweep(overrides, loader)
         configs = []
@@ -72,28 +72,11 @@ def compose_sweep(overrides: Sequence[str], *, cluster_required: bool = True) ->
 
 
 @contextmanager
-def times_as_text() -> Iterator[None]:
-    """Let YAML keep 12:00:00 as text while this is open: it would read such times as numbers to the base of 60.
-
-    OmegaConf's loader copies the rules of yaml.SafeLoader whenever it reads a file, so they are put back at the end.
-    """
-    before = yaml.SafeLoader.yaml_implicit_resolvers
-    yaml.SafeLoader.yaml_implicit_resolvers = {
-        first: [(tag, _FullMatch if tag == _INTEGER_TAG else pattern) for tag, pattern in rules]
-        for first, rules in before.items()
-    }
-    try:
-        yield
-    finally:
-        yaml.SafeLoader.yaml_implicit_resolvers = before
-
-
-@contextmanager
 def _composing(overrides: Sequence[str]) -> Iterator[ConfigLoader]:
     """Give Hydra's loader for our files, and turn whatever is raised inside into ConfigurationError."""
     register()
     try:
-        with times_as_text(), initialize_config_dir(
+        with text_as_written(), initialize_config_dir(
             version_base=HYDRA_VERSION_BASE, config_dir=str(package_folder()), job_name="holmes"
         ):
             yield GlobalHydra.instance().config_loader()
@@ -134,11 +117,3 @@ def _own_place(message: str, overrides: Sequence[str]) -> str:
     if any(text.lstrip("+").partition("=")[0] == key for text in overrides):
         return ""
     return next((f"file {path}: " for group, path in own_files(overrides) if key.startswith(f"{group}.")), "")
-
-
-class _FullMatch:
-    """A stand-in for the compiled pattern of whole numbers, which yaml asks by `match`."""
-
-    @staticmethod
-    def match(text: str) -> Any:
-        return _INTEGER.fullmatch(text)

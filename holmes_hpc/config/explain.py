@@ -16,14 +16,14 @@ from omegaconf.errors import (
 )
 from yaml import MarkedYAMLError
 
-from holmes_hpc.config.check import unknown_key
+from holmes_hpc.config.check import VARIABLES, unknown_key
 from holmes_hpc.config.describe import Setting, expected, item_schema, listed, settings
 from holmes_hpc.config.files import own_file, own_files
 from holmes_hpc.config.schema import Root
 from holmes_hpc.errors import ConfigurationError
 
 _ALREADY = re.compile(r"An item is already at '([^']+)'")
-_MEND = " Mend the ${...} there, or quote the value where none was meant."
+_MEND = f" Mend the ${{...}} there. {VARIABLES}"
 
 
 def explain(error: Exception, overrides: Sequence[str]) -> ConfigurationError:

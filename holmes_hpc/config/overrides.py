@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import shlex
 import typing
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from holmes_hpc.config.check import unknown_key
 from holmes_hpc.config.describe import Setting, expected, item_schema, listed, near, settings
 from holmes_hpc.config.files import check_file, own_file, shadowed_file, why_not_a_file
 from holmes_hpc.config.schema import Root
+from holmes_hpc.config.written_overrides import corrected
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.paths import is_folder
 
@@ -40,8 +42,8 @@ def parse(overrides: Sequence[str], loader: ConfigLoader) -> list[Override]:
         except OverrideParseException as error:
             words = _UNREADABLE.sub("a character that needs quotes", str(error).splitlines()[0])
             raise ConfigurationError(
-                f"cannot read the override {text!r}: {words}. Overrides are written key=value; "
-                "quote a value with special characters, as in 'run.name=\"a b\"'."
+                f"cannot read the override {text!r}: {words}. Overrides are written key=value; a value with special "
+                f"characters is quoted twice, for the shell and for Hydra: {shlex.quote(corrected(text))}"
             ) from error
     return parsed
 
@@ -100,7 +102,8 @@ def _sweep_without_m(override: Override, groups: Iterable[str]) -> str:
     message = f"{override.input_line}: several values make a sweep, which needs -m."
     if key in groups:
         return message
-    return f"{message} A list is written {key}=[a,b]; a text with a comma is quoted twice, as in '{key}=\"a,b\"'."
+    return (f"{message} A list is written {key}=[a,b]; a text with a comma is quoted twice, as in "
+            f"{shlex.quote(corrected(override.input_line or ''))}")
 
 
 def _check_option(override: Override, loader: ConfigLoader, overrides: Sequence[str]) -> None:

@@ -1,0 +1,90 @@
+"""Text of configuration files stays as it is written: an account `no` is no truth value, and `3.10` is not 3.1.
+
+YAML gives every plain word a type of its own before anybody knows which setting it is for. So words are left as text
+here, and the schema turns those of numbers and truth values into such; only where a setting takes values of any type is
+YAML's own rule applied afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import hydra
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+_TEXT, _PREFIX = "tag:yaml.org,2002:str", "tag:yaml.org,2002:"
+_TYPED = frozenset(f"{_PREFIX}{name}" for name in ("int", "float", "bool", "timestamp"))
+_WHOLE = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
+_NUMBER = re.compile(r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_TRUTH = {"true": True, "false": False}
+_HYDRA_FOLDER = Path(hydra.__file__).parent
+# Paths of the settings that take values of any type. Options of sbatch are text, but for the flags.
+_OF_ANY_TYPE = ("parallel.warmup_extra", "parallel.layer_split", "parallel.pipelines")
+
+
+@contextmanager
+def text_as_written() -> Iterator[None]:
+    """Let YAML keep plain words of configuration files as text while this is open, but for `null`.
+
+    OmegaConf makes its loader from yaml.SafeLoader whenever it reads a file, and inherits what is changed here. Files
+    that configure Hydra itself are left alone.
+    """
+    before = yaml.SafeLoader.resolve
+
+    def resolve(loader: Any, kind: Any, value: Any, implicit: Any) -> Any:
+        tag = before(loader, kind, value, implicit)
+        return _TEXT if tag in _TYPED and implicit[0] and not _is_hydras(str(loader.name)) else tag
+
+    yaml.SafeLoader.resolve = resolve  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        yaml.SafeLoader.resolve = before  # type: ignore[method-assign]
+
+
+def give_types(config: DictConfig) -> None:
+    """Turn text into numbers and truth values in those settings that take values of any type."""
+    for path in _OF_ANY_TYPE:
+        _retype(config, path, numbers=True)
+    _retype(config, "launch.sbatch", numbers=False)
+    partitions = OmegaConf.select(config, "cluster.partitions", throw_on_missing=False)
+    for label in partitions if isinstance(partitions, DictConfig) else ():
+        partition = partitions._get_node(label)
+        if isinstance(partition, DictConfig):
+            _retype(partition, "sbatch", numbers=False)
+
+
+def _retype(config: DictConfig, path: str, *, numbers: bool) -> None:
+    try:
+        value = OmegaConf.select(config, path)
+    except OmegaConfBaseException:
+        return  # an interpolation that leads nowhere: the check of values says so
+    changed = _typed(OmegaConf.to_container(value) if OmegaConf.is_config(value) else value, numbers=numbers)
+    if value is not None and changed != value:
+        OmegaConf.update(config, path, changed, merge=False)
+
+
+def _typed(value: Any, *, numbers: bool) -> Any:
+    if isinstance(value, dict):
+        return {key: _typed(each, numbers=numbers) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_typed(each, numbers=numbers) for each in value]
+    if not isinstance(value, str):
+        return value
+    if value in _TRUTH:
+        return _TRUTH[value]
+    if not numbers:
+        return value
+    return int(value) if _WHOLE.fullmatch(value) else float(value) if _NUMBER.fullmatch(value) else value
+
+
+def _is_hydras(name: str) -> bool:
+    """Whether a file configures Hydra itself: one of its own, or FOLDER/hydra/GROUP/NAME.yaml."""
+    path = Path(name)
+    return path.parts[-3:-2] == ("hydra",) or _HYDRA_FOLDER in path.parents
