@@ -74,10 +74,10 @@ def rank_of(plan: Plan, rank: int, model: Architecture, name: str, seed: int, st
     for flat in flats:
         for segment in flat.segments:
             flat.copy_out(segment, local.parameters)
-    state = ShardedState(name, model, lambda: state_entries(optimizer, local),
+    state = ShardedState(name, lambda: state_entries(optimizer, local),
                          lambda: {"optimizer.steps": float(optimizer.steps)},
                          lambda numbers: setattr(optimizer, "steps", int(numbers["optimizer.steps"])), lambda: None)
-    return Rank({"optimizer": state, "model": ModelState(local, ParameterPieces(plan, rank, local, model))}, optimizer)
+    return Rank({"optimizer": state, "model": ModelState(local, ParameterPieces(plan, rank, local))}, optimizer)
 
 
 def save(folder: Path, plan: Plan, model: Architecture, name: str) -> Path:
@@ -163,43 +163,32 @@ def test_random_states_are_taken_up_by_as_many_ranks_only() -> None:
     assert entries[0].key == "random/cpu/1"
 
 
-@dataclass
-class Part:
-    """A rectangle of a sharded optimizer."""
-
-    parameter: str
-    kind: str
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
-    tensor: torch.Tensor
-    first: bool
-
-
 def test_a_sharded_optimizer_saves_its_masters_as_the_parameters(tmp_path: Path) -> None:
     model = architecture(MODELS["gpt"])
     plan = hand_plan(model, PLANS["one"])
     shapes = {info.name: info.shape for info in model.parameters()}
     name, shape = "layers.0.feed_forward.up.weight", shapes["layers.0.feed_forward.up.weight"]
-    settled, taken = [], []
+    waited, taken = [], []
     master = torch.randn(3, shape[1])
 
-    def state_of(rectangles: list[Part], scale: float) -> ShardedState:
-        return ShardedState("adamw", model, lambda: rectangles, lambda: {"loss_scale.value": scale}, taken.append,
-                            lambda: settled.append(True))
+    def state_of(entries: list[Entry], scale: float) -> ShardedState:
+        return ShardedState("adamw", lambda: entries, lambda: {"loss_scale.value": scale}, taken.append,
+                            lambda: waited.append(True))
 
-    saved = state_of([Part(name, kind, (2, 0), (3, shape[1]), master * factor, True)
-                      for kind, factor in (("master", 1.0), ("exp_avg", 2.0))], 8.0)
+    saved = state_of([Entry(prefix + name, shape, (2, 0), (3, shape[1]), master * factor)
+                      for prefix, factor in ((MODEL_PREFIX, 1.0), ("optimizer/exp_avg/", 2.0))], 8.0)
     attempt = Attempt(tmp_path, 1, 1, "t")
     write_part(attempt, 0, saved.state_entries())
     path = commit(attempt, {"parts": {"optimizer": saved.state()}}, {})
-    assert settled, "parameters are whole before they are copied"
+    assert waited, "parameters are whole before they are copied"
     index = read_index(path)
     local = LocalModel(plan, 0, model, 5)
-    model_state = ModelState(local, ParameterPieces(plan, 0, local, model), written=False)
+    model_state = ModelState(local, ParameterPieces(plan, 0, local), written=False)
     assert not any(entry.written for entry in model_state.state_entries())
     rows = Entry(MODEL_PREFIX + name, shape, (3, 0), (2, shape[1]), torch.zeros(2, shape[1], dtype=torch.bfloat16))
-    found = state_of([Part(name, "master", (2, 0), (3, shape[1]), torch.zeros(3, shape[1]), True),
-                      Part(name, "exp_avg", (4, 0), (1, shape[1]), torch.zeros(1, shape[1]), True)], 1.0)
+    found = state_of([Entry(MODEL_PREFIX + name, shape, (2, 0), (3, shape[1]), torch.zeros(3, shape[1])),
+                      Entry(f"optimizer/exp_avg/{name}", shape, (4, 0), (1, shape[1]), torch.zeros(1, shape[1]))],
+                     1.0)
     found.load_state(index.extra["parts"]["optimizer"])
     entries = found.state_entries()
     fill(path, index, [*entries, rows])

@@ -124,20 +124,20 @@ def test_sums_are_under_way_while_the_backward_goes_on(tmp_path: Path) -> None:
 
 
 def entries_of(trainer: Trainer) -> list[tuple]:
-    return [(each.parameter, each.kind, each.offsets, each.sizes, each.first, each.tensor.flatten().tolist())
+    return [(each.key, each.offsets, each.sizes, each.written, each.tensor.flatten().tolist())
             for each in trainer.state_entries()]
 
 
-def filled(world: World, architecture) -> dict[tuple[str, str], torch.Tensor]:
+def filled(world: World, architecture) -> dict[str, torch.Tensor]:
     shapes = {info.name: info.shape for info in architecture.parameters()}
-    whole: dict[tuple[str, str], torch.Tensor] = {}
+    whole: dict[str, torch.Tensor] = {}
     for entries in world.seen:
-        for name, kind, offsets, sizes, first, values in entries:
-            tensor = whole.setdefault((name, kind), torch.full(shapes[name], math.nan))
+        for key, offsets, sizes, written, values in entries:
+            tensor = whole.setdefault(key, torch.full(shapes[key.rpartition("/")[2]], math.nan))
             part = tensor[tuple(slice(o, o + s) for o, s in zip(offsets, sizes, strict=True))]
             value = torch.tensor(values).view(sizes)
-            if first:
-                assert part.isnan().all(), f"{name}: saved twice"
+            if written:
+                assert part.isnan().all(), f"{key}: saved twice"
                 part.copy_(value)
     return whole
 
@@ -151,7 +151,8 @@ def test_state_entries_cover_every_parameter_once(name: str, tmp_path: Path) -> 
     architecture = Architecture.from_config(compose([*TINY, *layout]).model)
     found = filled(train_world(tmp_path, layout, entries_of), architecture)
     expected = filled(train_world(tmp_path, [*ONE, *model], entries_of), architecture)
-    assert set(found) == {(info.name, kind) for info in architecture.parameters() for kind in ("exp_avg", "exp_avg_sq")}
+    assert set(found) == {f"optimizer/{kind}/{info.name}" for info in architecture.parameters()
+                          for kind in ("exp_avg", "exp_avg_sq")}
     for key, tensor in found.items():
         assert torch.allclose(tensor, expected[key], rtol=1e-3, atol=1e-7), key
 
@@ -186,7 +187,8 @@ def test_low_precision_follows_float32(precision: str, tmp_path: Path) -> None:
             assert mine["loss"] == pytest.approx(other["loss"], rel=loss)
             assert mine["grad_norm"] == pytest.approx(other["grad_norm"], rel=norm)
     assert series(alone) != series(expected)
-    assert {entry[1] for entries in found.seen for entry in entries} == {"exp_avg", "exp_avg_sq", "master"}
+    assert {entry[0].rpartition("/")[0] for entries in found.seen for entry in entries} == {
+        "optimizer/exp_avg", "optimizer/exp_avg_sq", "model"}
 
 
 def scale_of(trainer: Trainer) -> tuple[float, int]:

@@ -89,6 +89,10 @@ class LocalModel:
         alike = self._infos[name].split_dim is None and not share.sequence_parallel
         return 1.0 / share.degree if alike else 1.0
 
+    def global_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of the global parameter that a local one is, or is a part of."""
+        return self._infos[name].shape
+
     def rectangle(self, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return where the local parameter lies in the global one: offsets and sizes for each dim."""
         sizes, info = tuple(self.parameters[name].shape), self._infos[name]

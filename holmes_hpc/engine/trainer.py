@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from holmes_hpc.architecture import Architecture
+from holmes_hpc.checkpoint.entries import Entry
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.reduce import all_reduce_scalars
 from holmes_hpc.data import Dataset
@@ -26,7 +27,7 @@ from holmes_hpc.engine.precision import DTYPES
 from holmes_hpc.engine.receives import arrivals
 from holmes_hpc.engine.records import Records
 from holmes_hpc.engine.saving.checkpoints import Checkpoints, Saved
-from holmes_hpc.engine.saving.optimizer_state import StateEntry, state_entries
+from holmes_hpc.engine.saving.optimizer_state import state_entries
 from holmes_hpc.engine.saving.saved_state import ModelState, ParameterPieces, RandomState, ShardedState
 from holmes_hpc.engine.sharing import share_numbers
 from holmes_hpc.engine.timeline import Timeline
@@ -158,8 +159,8 @@ class Trainer:
             row |= memory_by_rank(reports)
         return row | self._guard.row()
 
-    def state_entries(self) -> Iterator[StateEntry]:
-        """Return what this rank keeps of the optimizer's state, as rectangles of global parameters."""
+    def state_entries(self) -> Iterator[Entry]:
+        """Return what this rank keeps of the optimizer's state, as parts of global tensors."""
         return state_entries(self._optimizer, self._model)
 
     def state_numbers(self) -> dict[str, float]:
@@ -199,10 +200,10 @@ class Trainer:
 
     def _make_checkpoints(self, dtype: torch.dtype) -> Checkpoints:
         job = self._job
-        pieces = ParameterPieces(job.plan, job.rank, self._model, job.architecture)
+        pieces = ParameterPieces(job.plan, job.rank, self._model)
         saved = Saved(job.plan, job.architecture, job.dataset, job.train, job.optimizer, {
-            "optimizer": ShardedState(str(job.optimizer.name), job.architecture, self.state_entries,
-                                      self.state_numbers, self.load_numbers, self._gatherer.finish),
+            "optimizer": ShardedState(str(job.optimizer.name), self.state_entries, self.state_numbers,
+                                      self.load_numbers, self._gatherer.finish),
             "model": ModelState(self._model, pieces, written=dtype == torch.float32),
             "random": RandomState(job.rank, job.plan.world_size),
         })

@@ -3,53 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
+from holmes_hpc.checkpoint.entries import Entry
+from holmes_hpc.checkpoint.model import MODEL_PREFIX
 from holmes_hpc.engine.flat import Segment
 from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.engine.optimizer import ShardOptimizer
 
-KINDS = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "momentum_buffer": "momentum", "master": "master"}
-"""Torch's name of a moment, and its name in a checkpoint."""
+_MASTER = "master"
+_PREFIXES = {"exp_avg": "optimizer/exp_avg/", "exp_avg_sq": "optimizer/exp_avg_sq/",
+             "momentum_buffer": "optimizer/momentum/", _MASTER: MODEL_PREFIX}
+"""Of torch's name of a moment the beginning of its key in a checkpoint. A master is the parameter itself in float32."""
 
 
-@dataclass(frozen=True)
-class StateEntry:
-    """A rectangle of one tensor of the optimizer's state.
+def state_entries(optimizer: ShardOptimizer, model: LocalModel) -> Iterator[Entry]:
+    """Return what this rank keeps of the optimizer's state, as float32 views to be saved or filled.
 
-    `parameter` and `kind` (`exp_avg`, `exp_avg_sq`, `momentum`, `master`) name the tensor, which has the shape of the
-    global parameter; `offsets` and `sizes` say which part this is. `tensor` is a float32 view of the state, of shape
-    `sizes`: read it to save, write into it to load. `first`: of the ranks that hold the same values, this is the one
-    that saves them.
-    """
-
-    parameter: str
-    kind: str
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
-    tensor: Tensor
-    first: bool
-
-
-def state_entries(optimizer: ShardOptimizer, model: LocalModel) -> Iterator[StateEntry]:
-    """Return what this rank keeps of the optimizer's state.
-
-    In float32 the parameters are their own masters, and there is no entry `master`.
+    In lower precision the float32 masters are among them, under the parameters' keys; in float32 the parameters are
+    their own masters.
     """
     for run in optimizer.runs:
-        kinds = [*optimizer.moments, *(["master"] if run.bucket.values.dtype != torch.float32 else [])]
-        first = run.flat.route.writes(run.bucket.number)
+        kinds = [*optimizer.moments, *([_MASTER] if run.bucket.values.dtype != torch.float32 else [])]
+        written = run.flat.route.writes(run.bucket.number)
         for segment in run.flat.segments_in(run.begin, run.end):
             begin, end = max(run.begin, segment.begin), min(run.end, segment.end)
             for offsets, sizes, start in _of_segment(segment, model, begin - segment.begin, end - segment.begin):
                 at = start + segment.begin - run.begin
                 for kind in kinds:
-                    flat = run.values if kind == "master" else run.moments[kind]
+                    flat = run.values if kind == _MASTER else run.moments[kind]
                     part = flat[at:at + _count(sizes)].view(sizes)
-                    yield StateEntry(segment.piece.name, KINDS[kind], offsets, sizes, part, first)
+                    name = segment.piece.name
+                    yield Entry(_PREFIXES[kind] + name, model.global_shape(name), offsets, sizes, part, written)
 
 
 def rectangles(shape: tuple[int, ...], begin: int, end: int) -> list[tuple[tuple[int, ...], tuple[int, ...], int]]:

@@ -9,13 +9,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from holmes_hpc.architecture import Architecture
 from holmes_hpc.checkpoint.entries import Entry
 from holmes_hpc.checkpoint.model import MODEL_PREFIX, check_optimizer_state
 from holmes_hpc.engine.local_model import LocalModel, Piece
 from holmes_hpc.values import Plan
 
-OPTIMIZER = "optimizer/"
 RANDOM = "random/"
 
 
@@ -55,9 +53,8 @@ class ParameterPieces:
     owner finds the same answer without asking, and the load is spread.
     """
 
-    def __init__(self, plan: Plan, rank: int, model: LocalModel, architecture: Architecture) -> None:
+    def __init__(self, plan: Plan, rank: int, model: LocalModel) -> None:
         self._model = model
-        self._shapes = {info.name: info.shape for info in architecture.parameters()}
         self._pieces = list(_owned_pieces(plan, rank, model))
 
     def entries(self, prefix: str, tensors: Mapping[str, Tensor]) -> list[Entry]:
@@ -71,7 +68,7 @@ class ParameterPieces:
         part = piece.of(tensor.detach())
         if piece.dim is not None:
             offsets = (*offsets[:piece.dim], offsets[piece.dim] + piece.begin, *offsets[piece.dim + 1:])
-        return Entry(prefix + piece.name, self._shapes[piece.name], tuple(offsets), tuple(part.shape), part,
+        return Entry(prefix + piece.name, self._model.global_shape(piece.name), tuple(offsets), tuple(part.shape), part,
                      owned.written)
 
 
@@ -113,36 +110,17 @@ class ModelState:
         """Do nothing: the parameters themselves were filled."""
 
 
-class Rectangle(Protocol):
-    """A rectangle of the state of a sharded optimizer; `kind` `master` is the parameter itself in float32."""
-
-    @property
-    def parameter(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def offsets(self) -> tuple[int, ...]: ...
-    @property
-    def sizes(self) -> tuple[int, ...]: ...
-    @property
-    def tensor(self) -> Tensor: ...
-    @property
-    def first(self) -> bool: ...
-
-
 class ShardedState:
     """The state of an optimizer whose owners each keep a shard of it, and its numbers.
 
-    `rectangles` gives what this rank keeps; `numbers` and `load_numbers` are JSON, the latter is called when everything
+    `entries` gives what this rank keeps; `numbers` and `load_numbers` are JSON, the latter is called when everything
     is filled; `wait_for_parameters` waits for parameters that are still being gathered.
     """
 
-    def __init__(self, name: str, architecture: Architecture, rectangles: Callable[[], Iterable[Rectangle]],
-                 numbers: Callable[[], dict[str, float]], load_numbers: Callable[[dict[str, float]], None],
-                 wait_for_parameters: Callable[[], None]) -> None:
-        self._name, self._rectangles, self._wait_for_parameters = name, rectangles, wait_for_parameters
+    def __init__(self, name: str, entries: Callable[[], Iterable[Entry]], numbers: Callable[[], dict[str, float]],
+                 load_numbers: Callable[[dict[str, float]], None], wait_for_parameters: Callable[[], None]) -> None:
+        self._name, self._entries, self._wait_for_parameters = name, entries, wait_for_parameters
         self._numbers, self._load_numbers = numbers, load_numbers
-        self._shapes = {info.name: info.shape for info in architecture.parameters()}
         self._loading: dict[str, float] = {}
 
     def state(self) -> dict[str, Any]:
@@ -158,9 +136,7 @@ class ShardedState:
     def state_entries(self) -> list[Entry]:
         """Return the moments, and in lower precision the masters under the parameters' keys."""
         self._wait_for_parameters()
-        return [Entry(f"{MODEL_PREFIX if each.kind == 'master' else f'{OPTIMIZER}{each.kind}/'}{each.parameter}",
-                      self._shapes[each.parameter], each.offsets, each.sizes, each.tensor, each.first)
-                for each in self._rectangles()]
+        return list(self._entries())
 
     def loaded(self) -> None:
         """Take up the numbers, now that the tensors are there."""
