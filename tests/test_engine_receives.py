@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holmes_hpc.engine.receives import RECEIVES, ReceiveQueue, arrivals
+from holmes_hpc.engine.receives import ReceiveQueue, arrivals
 from holmes_hpc.schedule.building import make_schedule
 from holmes_hpc.values import Action, ActionKind, Pipeline, ScheduleChoice
+from holmes_hpc.values.schedule import RECEIVES
 from tests.fuzzing import examples
 from tests.test_planner_schedules import in_chunks, layouts
 

@@ -15,11 +15,12 @@ from holmes_hpc.engine.batch import MicroBatch
 from holmes_hpc.engine.gradients import Gradients
 from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.engine.parameters import Gatherer
-from holmes_hpc.engine.receives import RECEIVES, Place, ReceiveQueue, place_of
+from holmes_hpc.engine.receives import Place, ReceiveQueue, place_of
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.model import token_loss
 from holmes_hpc.model.weight_gradients import WeightWork, putting_off
 from holmes_hpc.values import Action, ActionKind, Plan
+from holmes_hpc.values.schedule import RECEIVES, SENDS
 
 
 class Executor:
@@ -71,7 +72,7 @@ class Executor:
         self._loss = torch.zeros((), device=self._communicator.device)
         self._received = {(a.kind, place_of(a)) for a in actions if a.kind in RECEIVES}
         self._sends = Counter((a.kind, place_of(a)) for a in actions
-                              if a.kind in (ActionKind.SEND_ACTIVATION, ActionKind.SEND_GRADIENT))
+                              if a.kind in SENDS)
         turns = [a for a in actions if a.kind is ActionKind.TAKE_TURN]
         split = any(a.kind is ActionKind.BACKWARD_INPUT for a in actions)
         self._weight_work = {place_of(a): WeightWork() for a in actions if split and a.kind is ActionKind.FORWARD}
@@ -202,8 +203,7 @@ class Executor:
     def _tag(self, action: Action) -> int:
         """Return a number that only this message has: boundary, pipeline, micro-batch and direction."""
         forward = action.kind in (ActionKind.SEND_ACTIVATION, ActionKind.RECEIVE_ACTIVATION)
-        receives = action.kind in (ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT)
-        downstream = action.stage + 1 if forward != receives else action.stage
+        downstream = action.stage + 1 if forward != (action.kind in RECEIVES) else action.stage
         longest = max(len(pipeline.stages) for pipeline in self._plan.pipelines)
         number = (action.microbatch * len(self._plan.pipelines) + action.pipeline) * (longest + 1) + downstream
         return number * 2 + int(forward)

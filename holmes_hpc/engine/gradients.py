@@ -15,11 +15,11 @@ from holmes_hpc.engine.flat import Bucket, FlatReduction, Segment
 from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.values import Action, ActionKind, Plan
+from holmes_hpc.values.schedule import BACKWARDS
 
 NORM_GUARD = 1e-6
 """Added to the norm before dividing by it, so that gradients of zero stay zero."""
 
-_BACKWARDS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT)
 
 
 class Gradients:
@@ -166,7 +166,7 @@ def _last_uses(actions: Sequence[Action], model: LocalModel) -> dict[Action, set
     """Return which parameters each backward uses for the last time in a step."""
     last: dict[str, Action] = {}
     for action in actions:
-        if action.kind in _BACKWARDS:
+        if action.kind in BACKWARDS:
             for name, _ in model.stage(action.pipeline, action.stage).named_parameters():
                 last[name] = action
     uses: dict[Action, set[str]] = {}

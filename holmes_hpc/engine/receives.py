@@ -11,14 +11,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from holmes_hpc.values import Action, ActionKind
+from holmes_hpc.values.schedule import RECEIVES, SENDS
 
 RECEIVES_AHEAD = 2
 """Receives that are posted before their turn for each neighbour, so that a message can travel under compute."""
-
-RECEIVES = frozenset({ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT})
-_RECEIVED_AS = {ActionKind.SEND_ACTIVATION: (ActionKind.RECEIVE_ACTIVATION, 1),
-                ActionKind.SEND_GRADIENT: (ActionKind.RECEIVE_GRADIENT, -1)}
-"""Each send's receive, and how far its stage is from the sender's."""
 
 Place = tuple[int, int, int]
 """Pipeline, stage, micro-batch."""
@@ -37,11 +33,11 @@ def arrivals(rank: int, actions: Iterable[Action], actions_of: Callable[[int], I
     """
     peers = sorted({action.peer for action in actions if action.kind in RECEIVES})
     return {peer: [_receive_of(sent, peer) for sent in actions_of(peer)
-                   if sent.kind in _RECEIVED_AS and sent.peer == rank] for peer in peers}
+                   if sent.kind in SENDS and sent.peer == rank] for peer in peers}
 
 
 def _receive_of(sent: Action, sender: int) -> Action:
-    kind, further = _RECEIVED_AS[sent.kind]
+    kind, further = SENDS[sent.kind]
     return dataclasses.replace(sent, kind=kind, stage=sent.stage + further, peer=sender)
 
 

@@ -11,12 +11,10 @@ from typing import Any
 
 from holmes_hpc.comm.activity import Activity
 from holmes_hpc.values import Action, ActionKind
+from holmes_hpc.values.schedule import COMPUTES, RECEIVES
 
-COMPUTE = frozenset({
-    ActionKind.FORWARD, ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT,
-    ActionKind.OPTIMIZER,
-})
-RECEIVES = frozenset({ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT, ActionKind.TAKE_TURN})
+COMPUTE = frozenset({*COMPUTES, ActionKind.OPTIMIZER})
+_WAITS = frozenset({*RECEIVES, ActionKind.TAKE_TURN})
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ class Timeline:
 
     def receive_wait_seconds(self) -> float:
         """Return the seconds spent waiting for neighbouring stages, or for a turn: the pipeline's bubble."""
-        return self.seconds(RECEIVES)
+        return self.seconds(_WAITS)
 
     def reduce_seconds(self) -> float:
         """Return the seconds spent in gradient reductions that nothing hid."""

@@ -28,8 +28,8 @@ from holmes_hpc.runs import RunFolder, read_json_lines
 from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.runs.result import median_step_seconds
 from holmes_hpc.values import ActionKind, Plan
+from holmes_hpc.values.schedule import COMPUTES
 
-_COMPUTE = (ActionKind.FORWARD, ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT)
 _WAITS = frozenset({ActionKind.REDUCE.value, ActionKind.GATHER.value})
 _FIRST_STEPS = 1
 """Recorded steps up to this one are left out where there are later ones: memory and caches are cold."""
@@ -109,14 +109,14 @@ def simulated(config: Any, plan: Plan, *, emulated: bool, calibrated: Sequence[C
     trace = retrace(task, layout, plan.schedule)
     found: dict[Key, list[float]] = {}
     for rank, action, start, end in trace.records:
-        if action.kind in _COMPUTE:
+        if action.kind in COMPUTES:
             found.setdefault((rank, action.kind.value, action.stage), []).append(end - start)
     return task, {key: statistics.median(seconds) for key, seconds in found.items()}, trace.step_seconds
 
 
 def _measured(folder: RunFolder, plan: Plan) -> dict[Key, list[float]]:
     """Return the measured seconds of every rank's actions, without what they waited for collectives inside."""
-    kinds = {kind.value for kind in _COMPUTE}
+    kinds = {kind.value for kind in COMPUTES}
     found: dict[Key, list[float]] = {}
     for place in plan.ranks:
         steps: dict[int, list[dict[str, Any]]] = {}

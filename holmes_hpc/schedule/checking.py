@@ -6,14 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from holmes_hpc.values import Action, ActionKind, Pipeline, Reduction, Schedule
+from holmes_hpc.values.schedule import INPUT_BACKWARDS, LAST_BACKWARDS, RECEIVES, SENDS
 
-_SENDS = {ActionKind.SEND_ACTIVATION: ActionKind.RECEIVE_ACTIVATION,
-          ActionKind.SEND_GRADIENT: ActionKind.RECEIVE_GRADIENT}
-_RECEIVES = set(_SENDS.values())
 _WHOLE = {ActionKind.FORWARD, ActionKind.BACKWARD}
 _PARTS = {ActionKind.FORWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT}
-_INPUT_BACKWARDS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
-_FORWARD, _ENDS = ActionKind.FORWARD, (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT)
+_FORWARD = ActionKind.FORWARD
 Message = tuple[ActionKind, int, int, int, int, int]
 Peaks = Mapping[tuple[int, int, int], int]
 """Micro-batches in flight by (rank, pipeline, stage), when the rank has most of them."""
@@ -43,7 +40,7 @@ def peak_in_flight(schedule: Schedule) -> dict[tuple[int, int, int], int]:
                 total += 1
                 if total > most:
                     most, best = total, alive.copy()
-            elif action.kind in _ENDS:
+            elif action.kind in LAST_BACKWARDS:
                 alive[rank, action.pipeline, action.stage] -= 1
                 total -= 1
         peaks.update(best)
@@ -130,7 +127,7 @@ def _meeting(action: Action, pipelines: Sequence[Pipeline], reductions: Sequence
     """Return how many ranks have to be at an action before one of them can end it."""
     if action.kind is ActionKind.REDUCE:
         return len(reductions[action.reduction].owners)
-    if action.kind is ActionKind.FORWARD or action.kind in _INPUT_BACKWARDS:
+    if action.kind is ActionKind.FORWARD or action.kind in INPUT_BACKWARDS:
         return len(pipelines[action.pipeline].stages[action.stage].ranks)
     return 1
 
@@ -138,7 +135,7 @@ def _meeting(action: Action, pipelines: Sequence[Pipeline], reductions: Sequence
 def _can_start(rank: int, action: Action, pipelines: Sequence[Pipeline], messages: Counter[Message],
                done: set[tuple[int, ActionKind, int, int, int]]) -> bool:
     p, s, microbatch = action.pipeline, action.stage, action.microbatch
-    if action.kind in _RECEIVES:
+    if action.kind in RECEIVES:
         return messages[action.kind, p, s, microbatch, action.peer, rank] > 0
     if action.kind is ActionKind.FORWARD:
         return s == 0 or _has_input(rank, action, pipelines[p].stages[s - 1].ranks, done)
@@ -146,12 +143,12 @@ def _can_start(rank: int, action: Action, pipelines: Sequence[Pipeline], message
         return (rank, ActionKind.BACKWARD_INPUT, p, s, microbatch) in done
     if action.kind is ActionKind.TAKE_TURN:
         return messages[ActionKind.TAKE_TURN, -1, -1, -1, action.peer, rank] > 0
-    if action.kind in _INPUT_BACKWARDS:
+    if action.kind in INPUT_BACKWARDS:
         last = s == len(pipelines[p].stages) - 1
         own = (rank, ActionKind.FORWARD, p, s, microbatch) in done
         return own and (last or _has_input(rank, action, pipelines[p].stages[s + 1].ranks, done))
-    if action.kind in _SENDS:
-        made = (ActionKind.FORWARD,) if action.kind is ActionKind.SEND_ACTIVATION else _INPUT_BACKWARDS
+    if action.kind in SENDS:
+        made = (ActionKind.FORWARD,) if action.kind is ActionKind.SEND_ACTIVATION else INPUT_BACKWARDS
         return any((rank, kind, p, s, microbatch) in done for kind in made)
     return True
 
@@ -170,10 +167,10 @@ def _has_input(rank: int, action: Action, neighbours: Sequence[int],
 def _run(rank: int, action: Action, messages: Counter[Message],
          done: set[tuple[int, ActionKind, int, int, int]]) -> None:
     p, s, microbatch = action.pipeline, action.stage, action.microbatch
-    if action.kind in _SENDS:
-        to = s + 1 if action.kind is ActionKind.SEND_ACTIVATION else s - 1
-        messages[_SENDS[action.kind], p, to, microbatch, rank, action.peer] += 1
-    elif action.kind in _RECEIVES:
+    if action.kind in SENDS:
+        receive, further = SENDS[action.kind]
+        messages[receive, p, s + further, microbatch, rank, action.peer] += 1
+    elif action.kind in RECEIVES:
         messages[action.kind, p, s, microbatch, action.peer, rank] -= 1
     elif action.kind is ActionKind.PASS_TURN:
         messages[ActionKind.TAKE_TURN, -1, -1, -1, rank, action.peer] += 1

@@ -13,12 +13,9 @@ from collections.abc import Mapping, Sequence
 
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.values import Action, ActionKind, Group, Pipeline
+from holmes_hpc.values.schedule import INPUT_BACKWARDS, RECEIVES, SENDS
 
-_SENDS = {ActionKind.SEND_ACTIVATION: (ActionKind.RECEIVE_ACTIVATION, 1),
-          ActionKind.SEND_GRADIENT: (ActionKind.RECEIVE_GRADIENT, -1)}
-_RECEIVES = (ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT)
-_TOGETHER = (ActionKind.FORWARD, ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
-_BACKWARDS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
+_TOGETHER = (ActionKind.FORWARD, *INPUT_BACKWARDS)
 
 
 def take_turns(pipelines: Sequence[Pipeline], groups: Sequence[Group],
@@ -89,7 +86,7 @@ def _possible_order(pipelines: Sequence[Pipeline], actions: Mapping[int, Sequenc
             if at == len(own):
                 continue
             action = own[at]
-            if action.kind in _RECEIVES:
+            if action.kind in RECEIVES:
                 if (action.kind, action.pipeline, action.stage, action.microbatch, action.peer, rank) not in sent:
                     continue
                 order[rank, at] = len(order)
@@ -97,8 +94,8 @@ def _possible_order(pipelines: Sequence[Pipeline], actions: Mapping[int, Sequenc
                 others = pipelines[action.pipeline].stages[action.stage].ranks
                 if any(position[other] < places[other, action] for other in others):
                     continue
-            elif action.kind in _SENDS:
-                receive, step = _SENDS[action.kind]
+            elif action.kind in SENDS:
+                receive, step = SENDS[action.kind]
                 sent.add((receive, action.pipeline, action.stage + step, action.microbatch, rank, action.peer))
             position[rank] += 1
             moving = True
@@ -108,7 +105,7 @@ def _possible_order(pipelines: Sequence[Pipeline], actions: Mapping[int, Sequenc
 def _first_crossing(actions: Sequence[Action], pipelines: Sequence[Pipeline],
                     slow: set[frozenset[int]]) -> int | None:
     for at, action in enumerate(actions):
-        if action.kind in _BACKWARDS:
+        if action.kind in INPUT_BACKWARDS:
             return None
         if action.kind is ActionKind.RECEIVE_ACTIVATION:
             stages = pipelines[action.pipeline].stages

@@ -30,6 +30,19 @@ class ActionKind(StrEnum):
     PASS_TURN = "PT"
 
 
+BACKWARDS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT)
+COMPUTES = (ActionKind.FORWARD, *BACKWARDS)
+"""What a stage's device does for a micro-batch."""
+INPUT_BACKWARDS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
+"""What gives the gradient of a stage's input, which the stage before waits for."""
+LAST_BACKWARDS = (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT)
+"""What ends a micro-batch in a stage: its activations can go, its gradients are there."""
+SENDS = {ActionKind.SEND_ACTIVATION: (ActionKind.RECEIVE_ACTIVATION, 1),
+         ActionKind.SEND_GRADIENT: (ActionKind.RECEIVE_GRADIENT, -1)}
+"""Of each send the receive of its message, and how far the receiver's stage is from the sender's."""
+RECEIVES = (ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT)
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """One action of one rank.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -111,12 +111,7 @@ class NetworkCost:
         outer = [self.all_reduce(groups[i], share) for i in reduction.outer]
         last = [self._ring(groups[i], size_bytes, len(groups[i].ranks) - 1) for i in reduction.inner
                 if reduction.sharded and len(groups[i].ranks) > 1]
-        busy: dict[Resource, float] = {}
-        for traffic in (*inner, *outer, *last):
-            for key, seconds in traffic.busy.items():
-                busy[key] = busy.get(key, 0.0) + seconds
-        phases = sum(_phase_seconds(phase) for phase in (inner, outer, last))
-        return Traffic(phases, 0.0, busy)
+        return _in_turn((inner, outer, last))
 
     def shard_sum(self, reduction: Reduction, groups: Sequence[Group], size_bytes: float) -> Traffic:
         """Return the price of a sum that stays in shards: a reduce-scatter inside, and the shards' sums across."""
@@ -175,21 +170,24 @@ class NetworkCost:
         return slowest, longest, busy
 
 
+def occupied(parts: Iterable[Mapping[Resource, float]]) -> dict[Resource, float]:
+    """Return how long transfers occupy each resource, all together; each is told as its own seconds by resource."""
+    busy: dict[Resource, float] = {}
+    for part in parts:
+        for resource, seconds in part.items():
+            busy[resource] = busy.get(resource, 0.0) + seconds
+    return busy
+
+
 def _in_turn(phases: Sequence[Sequence[Traffic]]) -> Traffic:
     """Return the price of phases that follow one another, each of groups side by side."""
-    busy: dict[Resource, float] = {}
-    for traffic in (traffic for phase in phases for traffic in phase):
-        for key, seconds in traffic.busy.items():
-            busy[key] = busy.get(key, 0.0) + seconds
-    return Traffic(sum(_phase_seconds(phase) for phase in phases), 0.0, busy)
+    return Traffic(sum(_phase_seconds(phase) for phase in phases), 0.0,
+                   occupied(traffic.busy for phase in phases for traffic in phase))
 
 
 def _phase_seconds(traffics: Sequence[Traffic]) -> float:
     """Return how long groups that run side by side take: the longest alone, or the busiest shared NIC."""
-    busy: dict[Resource, float] = {}
-    for traffic in traffics:
-        for key, seconds in traffic.busy.items():
-            busy[key] = busy.get(key, 0.0) + seconds
+    busy = occupied(traffic.busy for traffic in traffics)
     return max([0.0, *(traffic.seconds for traffic in traffics), *busy.values()])
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holmes_hpc.planner.cost.network import Traffic
+from holmes_hpc.planner.cost.network import Traffic, occupied
 from holmes_hpc.schedule.policies import Place
 from holmes_hpc.values import ActionKind, Reduction, Schedule
+from holmes_hpc.values.schedule import LAST_BACKWARDS
 
-_LAST = (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT)
 Key = tuple[int, int]
 """(reduction, part)."""
 Move = Callable[[float, Traffic, Callable[[float], None], str], None]
@@ -31,7 +31,7 @@ class Bucket:
 def last_backwards(schedule: Schedule) -> dict[tuple[int, Place], int]:
     """Return where in its list a rank has the last backward of each of its stages (its weight part, if split)."""
     return {(rank, (action.pipeline, action.stage)): at for rank, actions in schedule.actions.items()
-            for at, action in enumerate(actions) if action.kind in _LAST}
+            for at, action in enumerate(actions) if action.kind in LAST_BACKWARDS}
 
 
 class Collectives:
@@ -193,8 +193,5 @@ class Collectives:
 
 
 def _sum(traffics: Sequence[Traffic]) -> Traffic:
-    busy: dict[tuple[str, str], float] = {}
-    for traffic in traffics:
-        for key, seconds in traffic.busy.items():
-            busy[key] = busy.get(key, 0.0) + seconds
-    return Traffic(sum(traffic.seconds + traffic.latency_seconds for traffic in traffics), 0.0, busy)
+    return Traffic(sum(traffic.seconds + traffic.latency_seconds for traffic in traffics), 0.0,
+                   occupied(traffic.busy for traffic in traffics))

@@ -11,11 +11,8 @@ from holmes_hpc.planner.cost.network import Traffic
 from holmes_hpc.planner.simulation.collectives import Bucket, Collectives, last_backwards
 from holmes_hpc.planner.simulation.links import Flow, Links
 from holmes_hpc.values import Action, ActionKind, Reduction, Schedule
+from holmes_hpc.values.schedule import COMPUTES, RECEIVES, SENDS
 
-_SENDS = {ActionKind.SEND_ACTIVATION: (ActionKind.RECEIVE_ACTIVATION, 1),
-          ActionKind.SEND_GRADIENT: (ActionKind.RECEIVE_GRADIENT, -1)}
-_RECEIVES = (ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT)
-_COMPUTE = (ActionKind.FORWARD, ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT)
 _FORWARD, _REDUCE, _GATHER = ActionKind.FORWARD, ActionKind.REDUCE, ActionKind.GATHER
 _TAKE_TURN, _PASS_TURN = ActionKind.TAKE_TURN, ActionKind.PASS_TURN
 """Names of the module's own: Python 3.11 takes ten times as long to look a member up in its enumeration."""
@@ -136,12 +133,12 @@ class _Simulation:
     def _goes_on(self, now: float, rank: int, action: Action) -> bool:
         """Do what an action does at once; return whether the rank may go on to the next."""
         kind = action.kind
-        if kind in _COMPUTE:
+        if kind in COMPUTES:
             return self._compute(now, rank, action)
-        if kind in _RECEIVES:
+        if kind in RECEIVES:
             key = (kind, action.pipeline, action.stage, action.microbatch, action.peer, rank)
             return self._has(key, rank)
-        if kind in _SENDS:
+        if kind in SENDS:
             self._send(now, rank, action)
             return True
         if kind is _TAKE_TURN:
@@ -213,7 +210,7 @@ class _Simulation:
         return False
 
     def _send(self, now: float, rank: int, action: Action) -> None:
-        receive, direction = _SENDS[action.kind]
+        receive, direction = SENDS[action.kind]
         key = (receive, action.pipeline, action.stage + direction, action.microbatch, rank, action.peer)
         pair = rank, action.peer
         traffic = self.prices.messages[pair]

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from holmes_hpc.planner.cost.network import Resource, Traffic
+from holmes_hpc.planner.cost.network import Traffic, occupied
 from holmes_hpc.planner.simulation.collectives import Bucket
 from holmes_hpc.planner.simulation.events import Prices
 from holmes_hpc.schedule.building import edge_ranks, transfers
@@ -180,11 +180,8 @@ def _groups(pipelines: Sequence[Pipeline], few: Sequence[Pipeline], kept: Sequen
 
 def _together(traffics: Sequence[Traffic]) -> Traffic:
     """Return the price of transfers that go on side by side: what they occupy adds up."""
-    busy: dict[Resource, float] = {}
-    for traffic in traffics:
-        for key, seconds in traffic.busy.items():
-            busy[key] = busy.get(key, 0.0) + seconds
-    return Traffic(max(traffic.seconds for traffic in traffics), max(each.latency_seconds for each in traffics), busy)
+    return Traffic(max(traffic.seconds for traffic in traffics), max(each.latency_seconds for each in traffics),
+                   occupied(traffic.busy for traffic in traffics))
 
 
 def _at(traffic: Traffic, slots: set[str]) -> Traffic:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.planner.cost.gpu_constants import network_share
-from holmes_hpc.planner.cost.network import Resource, Traffic
+from holmes_hpc.planner.cost.network import Resource, Traffic, occupied
 from holmes_hpc.planner.layout.layout import Layout
 from holmes_hpc.planner.simulation.events import Prices
 from holmes_hpc.planner.simulation.representatives import representatives
@@ -43,11 +43,7 @@ def loads(task: Task, layout: Layout) -> tuple[Load, ...]:
 
 def busy_seconds(found: Sequence[Load]) -> dict[Resource, float]:
     """Return how long a step occupies each direction of every NIC, and every trunk."""
-    busy: dict[Resource, float] = {}
-    for load in found:
-        for key, seconds in load.traffic.busy.items():
-            busy[key] = busy.get(key, 0.0) + load.count * seconds
-    return busy
+    return occupied({key: load.count * seconds for key, seconds in load.traffic.busy.items()} for load in found)
 
 
 def network_bytes(task: Task, found: Sequence[Load]) -> dict[str, float]:
