@@ -18,6 +18,7 @@ from analysis import words
 from analysis.pictures import MACHINES
 from analysis.reading import Run
 from analysis.timeline import MOST_RANKS, STEP_END, Panel, draw_timelines, evenly
+from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.planner.layout.layout import Layout
 from holmes_hpc.planner.simulation.predict import step_collectives
@@ -37,9 +38,10 @@ _TOLD_APART = 1000
 _UNSEEN = (ActionKind.TAKE_TURN, ActionKind.PASS_TURN)
 
 
-def plan_picture(config: Any, plan: Plan, path: Path, mode: str | None = None) -> None:
-    """Draw the simulated timeline of a plan by rank, with the links below; `mode` as in `planner.plan`."""
-    draw_timelines([predicted_panel(config, plan, mode)], path)
+def plan_picture(config: Any, plan: Plan, path: Path, mode: str | None = None,
+                 cluster: ClusterDescription | None = None) -> None:
+    """Draw the simulated timeline of a plan by rank, links below; `mode` and `cluster` as in `planner.plan`."""
+    draw_timelines([predicted_panel(config, plan, mode, cluster)], path)
 
 
 def run_panel(run: Run, measured_on: str) -> Panel | None:
@@ -60,9 +62,10 @@ def run_panel(run: Run, measured_on: str) -> Panel | None:
     return panel
 
 
-def predicted_panel(config: Any, plan: Plan, mode: str | None = None, *, name: str = "", scaled: bool = False) -> Panel:
+def predicted_panel(config: Any, plan: Plan, mode: str | None = None, cluster: ClusterDescription | None = None, *,
+                    name: str = "", scaled: bool = False) -> Panel:
     """Return the simulated step of a plan. With `scaled` it takes as long as the plan says, if it is whole."""
-    task, layout = restore(config, plan, mode)
+    task, layout = restore(config, plan, mode, cluster)
     trace = retrace(task, layout, plan.schedule, _MOST_ACTIONS)
     whole = trace.step_seconds + step_collectives(task, layout.groups[0])
     stretch = plan.predicted.step_seconds / whole if scaled and not trace.shortened else 1.0

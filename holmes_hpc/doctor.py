@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -16,6 +17,9 @@ from holmes_hpc import front
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.findings import FAIL, NOTE, OK, Finding
 from holmes_hpc.words import counted
+
+if TYPE_CHECKING:
+    from holmes_hpc.cluster import ClusterDescription
 
 SLURM_SECONDS = 2.0
 """How long a controller is waited for here; `train` waits longer."""
@@ -28,7 +32,9 @@ def act(config: DictConfig) -> front.Outcome:
     """Print the findings; the exit status is 1 when something would fail."""
     checks: list[Callable[[], Finding]] = [_python, _torch, _iproute2, _namespaces, _slurm, _processors, _memory]
     findings: list[Finding] = []
-    for finding in itertools.chain((check() for check in checks), _cluster(config), _on_slurm(config, findings)):
+    cluster = _described(config)
+    for finding in itertools.chain((check() for check in checks), _cluster(cluster),
+                                   _on_slurm(config, cluster, findings)):
         findings.append(finding)
         sys.stdout.write(f"{finding}\n")
         sys.stdout.flush()
@@ -100,16 +106,21 @@ def available_memory_gib(path: Path = Path("/proc/meminfo")) -> float:
     return 0.0
 
 
-def _cluster(config: DictConfig) -> Iterator[Finding]:
+def _described(config: DictConfig) -> ClusterDescription | Finding:
+    """Return the cluster that the configuration describes, or what is to be said where it does not."""
     if OmegaConf.is_missing(config.cluster, "name"):
-        yield Finding(NOTE, "cluster", "none named", "add +cluster=NAME to check a cluster file too")
-        return
+        return Finding(NOTE, "cluster", "none named", "add +cluster=NAME to check a cluster file too")
     from holmes_hpc.cluster import read_cluster
 
     try:
-        cluster = read_cluster(config.cluster)
+        return read_cluster(config.cluster)
     except HolmesError as error:
-        yield Finding(FAIL, "cluster", str(error))
+        return Finding(FAIL, "cluster", str(error))
+
+
+def _cluster(cluster: ClusterDescription | Finding) -> Iterator[Finding]:
+    if isinstance(cluster, Finding):
+        yield cluster
         return
     fabrics = ", ".join(f"{name}: {counted(len(nodes), 'node')}" for name, nodes in cluster.fabrics.items())
     yield Finding(OK, "cluster", f"{cluster.name}: {counted(cluster.world_size, 'rank')}; fabrics {fabrics}")
@@ -120,15 +131,17 @@ def _cluster(config: DictConfig) -> Iterator[Finding]:
                       "name a smaller cluster, or emulate it on a larger machine")
 
 
-def _on_slurm(config: DictConfig, before: Sequence[Finding]) -> Iterator[Finding]:
+def _on_slurm(config: DictConfig, cluster: ClusterDescription | Finding, before: Sequence[Finding]
+              ) -> Iterator[Finding]:
     """Look further where a controller answered, and at this node in any case."""
     from holmes_hpc.launch.node.diagnosis import node_findings
     from holmes_hpc.submit.diagnosis import slurm_findings
 
-    has_cluster = not OmegaConf.is_missing(config.cluster, "name")
+    known = None if isinstance(cluster, Finding) else cluster
     if any(finding.subject == "slurm" and finding.state == OK for finding in before):
-        yield from slurm_findings(config, os.environ, has_cluster=has_cluster)
-    yield from node_findings(config, os.environ, has_cluster=has_cluster)
+        has_cluster = not OmegaConf.is_missing(config.cluster, "name")
+        yield from slurm_findings(config, os.environ, known, has_cluster=has_cluster)
+    yield from node_findings(config, os.environ, known)
 
 
 COMMAND = front.Command("doctor", "Check this machine: one line a finding, with the remedy.", act,

@@ -16,6 +16,7 @@ from holmes_hpc.paths import is_folder
 from holmes_hpc.resources import put_analysis_first
 
 if TYPE_CHECKING:
+    from holmes_hpc.cluster import ClusterDescription
     from holmes_hpc.values import Plan
 
 _PICTURES = (".pdf", ".png", ".svg")
@@ -28,26 +29,28 @@ def act(config: DictConfig) -> front.Outcome:
         raise ConfigurationError(f"output_folder={config.output_folder}: only output=megatron writes files; add it, or "
                                  "leave output_folder out.")
     from holmes_hpc import planner
+    from holmes_hpc.cluster import read_cluster
 
+    cluster = read_cluster(config.cluster)
     if config.output == "megatron":
-        plan = _export(config)
+        plan = _export(config, cluster)
     elif config.output == "json":
-        plan = planner.plan(config)
+        plan = planner.plan(config, cluster=cluster)
         sys.stdout.write(plan.to_json() + "\n")
     else:
         with planner.search_progress(sys.stderr) as progress:
-            plan = planner.plan(config, progress=progress)
-        _print(config, plan)
+            plan = planner.plan(config, cluster=cluster, progress=progress)
+        _print(config, plan, cluster)
     if config.picture:
-        _draw(config, plan, Path(config.picture))
+        _draw(config, plan, cluster, Path(config.picture))
     return 0, None
 
 
-def _export(config: DictConfig) -> Plan:
+def _export(config: DictConfig, cluster: ClusterDescription) -> Plan:
     """Write what Megatron-LM needs into the output folder, or all of it on stdout; return the plan."""
     from holmes_hpc.planner.megatron_export import export
 
-    made = export(config)
+    made = export(config, cluster)
     if config.output_folder:
         made.write(Path(config.output_folder))
         sys.stdout.write(made.files["README.txt"])
@@ -56,17 +59,16 @@ def _export(config: DictConfig) -> Plan:
     return made.plan
 
 
-def _print(config: DictConfig, plan: Plan) -> None:
+def _print(config: DictConfig, plan: Plan, cluster: ClusterDescription) -> None:
     from rich.console import Console
 
     from holmes_hpc import planner
-    from holmes_hpc.cluster import read_cluster
     from holmes_hpc.planner.telling.explain import explain
     from holmes_hpc.planner.telling.render import render_explanation
 
     console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(planner.render(plan, read_cluster(config.cluster)))
-    console.print(render_explanation(explain(config, plan), plan))
+    console.print(planner.render(plan, cluster))
+    console.print(render_explanation(explain(config, plan, cluster=cluster), plan))
 
 
 def _check_picture(picture: str | None) -> None:
@@ -84,12 +86,12 @@ def _check_picture(picture: str | None) -> None:
                                  "that you may write.")
 
 
-def _draw(config: DictConfig, plan: Plan, path: Path) -> None:
+def _draw(config: DictConfig, plan: Plan, cluster: ClusterDescription, path: Path) -> None:
     put_analysis_first()
     from analysis.predicted import plan_picture
 
     try:
-        plan_picture(config, plan, path)
+        plan_picture(config, plan, path, cluster=cluster)
     except OSError as error:
         raise ConfigurationError(f"picture={path}: cannot be written: {error.strerror or error}; name a file in "
                                  "a folder that exists.") from None

@@ -57,8 +57,9 @@ def test_the_page_shows_the_files() -> None:
 @pytest.mark.parametrize(("setting", "valid"), [("model.activation=relu2", "gelu or swiglu"),
                                                 ("model.normalization=absnorm", "layernorm or rmsnorm")])
 def test_megatron_is_not_told_another_model(setting: str, valid: str) -> None:
+    config = compose(["+cluster=mixed", plugin("blocks.py"), setting])
     with pytest.raises(PlanRefusedError, match=rf"output=megatron: {setting}: .*Set it to {valid}\."):
-        export(compose(["+cluster=mixed", plugin("blocks.py"), setting]))
+        export(config, read_cluster(config.cluster))
 
 
 def test_plug_ins_load_no_torch() -> None:

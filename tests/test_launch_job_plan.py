@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.cluster.slurm import read_step
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
@@ -35,11 +36,11 @@ def trained(config: Any, tmp_path: Path) -> None:
 
 def swept(config: Any, tmp_path: Path) -> None:
     assert sweep.sweep([config, config], ["a=1", "a=2"], tmp_path) == [(2, None), (2, None)]
-    sweep._prepare(config, "a=1")
+    sweep._prepare(config, read_cluster(config.cluster), "a=1")
 
 
 def started_by_a_site(config: Any, tmp_path: Path) -> None:
-    in_allocation._announce(config, read_step(STEP), tmp_path, "run")
+    in_allocation._announce(config, read_cluster(config.cluster), read_step(STEP), tmp_path, "run")
 
 
 def planned_anew(config: Any, tmp_path: Path) -> None:
@@ -48,7 +49,7 @@ def planned_anew(config: Any, tmp_path: Path) -> None:
     given = [GivenNode(name, (2 * index, 2 * index + 1), int(name.startswith("roce")),
                        NodeReport(name, dict(up), (), 0)) for index, name in enumerate(order)]
     before = compose([*SMALL, "parallel.leave_nodes_out=false"])
-    allocate(config, plan(before, mode="slurm"), given)
+    allocate(config, read_cluster(config.cluster), plan(before, mode="slurm"), given)
 
 
 @pytest.mark.parametrize(("place", "mode"), [
@@ -66,5 +67,5 @@ def test_idle_nodes_are_refused_wherever_a_job_is_planned(
 
 def test_a_plan_on_all_nodes_is_taken_and_here_nodes_may_be_left_out() -> None:
     config = compose([*SMALL, "parallel.leave_nodes_out=false"])
-    assert len(plan_for_job(config).ranks) == 8
+    assert len(plan_for_job(config, read_cluster(config.cluster)).ranks) == 8
     assert len(plan(compose(SMALL), mode="slurm").ranks) < 8

@@ -139,7 +139,8 @@ def given(reports: list[NodeReport], order: list[int], components: bool = True) 
 def allocated(tmp_path: Path, order: list[int], *overrides: str, before: Plan | None = None,
               reports: list[NodeReport] | None = None) -> tuple[Plan, Allocation]:
     config = compose([*SETTINGS, *overrides])
-    return allocate(config, before or plan(config, mode="slurm"), given(reports or good(tmp_path), order))
+    return allocate(config, read_cluster(config.cluster), before or plan(config, mode="slurm"),
+                    given(reports or good(tmp_path), order))
 
 
 def test_a_plan_for_another_order_is_not_taken_again(tmp_path: Path) -> None:
@@ -148,9 +149,9 @@ def test_a_plan_for_another_order_is_not_taken_again(tmp_path: Path) -> None:
     assert where.host == ADDRESSES["eth0"]
     reports = good(tmp_path / "second")
     config = compose(SETTINGS)
-    turned, _ = allocate(config, usual, given(reports, [2, 3, 0, 1]))
+    turned, _ = allocate(config, read_cluster(config.cluster), usual, given(reports, [2, 3, 0, 1]))
     assert [(place.slot, place.node) for place in turned.ranks][0] == ("roce/0", "roce-1")
-    back, _ = allocate(config, turned, given(reports, [0, 1, 2, 3]))
+    back, _ = allocate(config, read_cluster(config.cluster), turned, given(reports, [0, 1, 2, 3]))
     assert back == usual
 
 
@@ -230,8 +231,8 @@ def test_ranks_of_a_node_are_consecutive(tmp_path: Path) -> None:
     nodes = [dataclasses.replace(node, ranks=(0, 2)) if node.name == "ib-1" else node
              for node in given(good(tmp_path), [0, 1, 2, 3])]
     with pytest.raises(PlanRefusedError, match="cyclic"):
-        allocate(config, bind(plan(config, mode="slurm"), {f"{label}/{n}": f"{label}-{n}" for label in ("ib", "roce")
-                                                          for n in (0, 1)}), nodes)
+        allocate(config, read_cluster(config.cluster), bind(plan(config, mode="slurm"), {
+            f"{label}/{n}": f"{label}-{n}" for label in ("ib", "roce") for n in (0, 1)}), nodes)
 
 
 def test_a19_device_is_number_zero_where_one_is_visible() -> None:
@@ -271,7 +272,8 @@ def test_ranks_without_the_described_gpus_say_so_to_whoever_follows(tmp_path: Pa
     notes = Notes(folder)
     assert notes.new() == []
     meeting = SimpleNamespace(start=SimpleNamespace(run=folder), layout=SimpleNamespace(rank=0))
-    slurm_rank._say_no_gpus(config, Allocation({}, "ib-1", backend=library), cast(Any, meeting))
+    slurm_rank._say_no_gpus(config, read_cluster(config.cluster), Allocation({}, "ib-1", backend=library),
+                            cast(Any, meeting))
     said = notes.new()
     assert bool(said) == warned and notes.new() == []
     if warned:

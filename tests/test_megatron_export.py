@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from holmes_hpc import cli
-from holmes_hpc.cluster import ClusterDescription, Node
+from holmes_hpc.cluster import ClusterDescription, Node, read_cluster
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.megatron_export import export
@@ -26,7 +26,12 @@ NAMED = ["cluster.partitions.ib.hca='mlx5_0,mlx5_1'", "cluster.partitions.ib.int
 
 @functools.cache
 def files(*overrides):
-    return export(compose(list(overrides))).files
+    return exported(*overrides).files
+
+
+def exported(*overrides):
+    config = compose(list(overrides))
+    return export(config, read_cluster(config.cluster))
 
 
 def with_pipelines(*pipelines, chunks=1, name="1f1b"):
@@ -191,7 +196,7 @@ def test_the_scripts_run(tmp_path):
     (tmp_path / "bin" / "python").write_text('#!/bin/bash\necho "$RANK of $WORLD_SIZE, $LOCAL_RANK, $MASTER_ADDR, '
                                              'net ${NCCL_NET-unset}, $NCCL_IB_GID_INDEX"\nprintf "%s\\n" "$@"\n')
     (tmp_path / "bin" / "python").chmod(0o755)
-    export(compose(FOUR_STAGES)).write(tmp_path / "out")
+    exported(*FOUR_STAGES).write(tmp_path / "out")
     variables = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "SLURM_PROCID": "5", "SLURM_LOCALID": "1",
                  "NCCL_NET": "IB", "MEGATRON": "/opt/megatron", "MASTER_ADDR": "node0"}
     run = ["bash", str(tmp_path / "out" / "run.sh"), "--train-iters", "10"]
@@ -283,10 +288,10 @@ def test_gradients_are_float32_and_the_loss_scale_is_ours(precision, expected):
 
 
 def test_the_fastest_expressible_plan_is_taken_and_priced_as_megatron_runs_it():
-    made = export(compose([MIXED]))
+    made = exported(MIXED)
     assert (made.plan.schedule.name, made.plan.schedule.warmup_extra, made.plan.schedule.turns) == ("1f1b", 0, False)
     for strategy in ("holmes", "megatron"):
-        other = export(compose([MIXED, f"parallel.strategy={strategy}"]))
+        other = exported(MIXED, f"parallel.strategy={strategy}")
         assert made.predicted.step_seconds <= other.predicted.step_seconds
     # Every group of the baseline is on Ethernet; a pipeline's communicator too where Holmes would use the fast NICs.
     assert other.predicted.step_seconds == pytest.approx(other.plan.predicted.step_seconds, rel=0.02)
@@ -341,7 +346,7 @@ def test_the_command_prints_all_files_or_writes_them(tmp_path, capsys):
 def test_holmes_takes_a_data_degree_that_is_a_grid():
     """Four nodes beside two: as many pipelines as both fabrics can be divided into."""
     unequal = [MIXED, "parallel=holmes", "cluster.partitions.ib.nodes=4", "model.num_layers=8"]
-    made = export(compose(unequal))
+    made = exported(*unequal)
     grid = map_plan(made.plan)
     assert made.plan.strategy == "holmes" and grid.data in (1, 2, 4) and grid.data * grid.pipeline == 12
     if "left out" in made.files["README.txt"]:

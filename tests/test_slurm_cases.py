@@ -141,7 +141,7 @@ def test_a30_the_meeting_point_is_the_node_of_rank_0_and_not_the_first_of_a_list
         meetings[-1].report(NodeReport(node, addresses, (), 0))
     given = meetings[0].nodes()
     assert [node.name for node in given] == placed
-    meetings[0].publish(*allocate(config, plan(config, mode="slurm"), given))
+    meetings[0].publish(*allocate(config, read_cluster(config.cluster), plan(config, mode="slurm"), given))
     for meeting in meetings:
         made, allocation = meeting.wait_for_plan()
         assert allocation.host == "10.0.0.801"

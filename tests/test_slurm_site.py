@@ -141,7 +141,7 @@ def test_doctor_shows_a_nodes_adapters(tmp_path: Path) -> None:
         "mlx5_0": ("InfiniBand", "4: ACTIVE", "200 Gb/sec (4X HDR)"),
         "mlx5_1": ("Ethernet", "1: DOWN", "40 Gb/sec (4X QDR)")})
     config = compose([], cluster_required=False)
-    shown = [str(finding) for finding in node_findings(config, {"NCCL_NET": "IB"}, has_cluster=False, root=root)]
+    shown = [str(finding) for finding in node_findings(config, {"NCCL_NET": "IB"}, None, root)]
     assert any("mlx5_0 port 1: InfiniBand (ib), ACTIVE, 200 Gb/s" in line for line in shown)
     assert any(line.startswith("note") and "mlx5_1 port 1: Ethernet (roce), DOWN" in line for line in shown)
     assert any("down: ib1" in line for line in shown)

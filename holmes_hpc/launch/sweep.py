@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holmes_hpc.cluster import read_cluster
+from holmes_hpc.cluster import ClusterDescription, read_cluster
 from holmes_hpc.errors import HolmesError, LaunchImpossibleError
 from holmes_hpc.launch.in_turn import run_in_turn
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
@@ -37,7 +37,8 @@ def sweep(configs: Sequence[Any], words: Sequence[str], place: Path) -> list[Out
     `words` are the overrides of each, `place` is a folder of this sweep alone. Raises LaunchImpossibleError where
     some can be submitted and others cannot.
     """
-    where = _where(configs, words)
+    clusters = [read_cluster(config.cluster) for config in configs]
+    where = _where(configs, clusters, words)
     if any(config.launch.dry_run for config in configs):
         return None
     words = distinguishing(words)
@@ -47,7 +48,7 @@ def sweep(configs: Sequence[Any], words: Sequence[str], place: Path) -> list[Out
     outcomes: dict[int, Outcome] = {}
     for number, config in enumerate(configs):
         try:
-            prepared[number] = _prepare(config, words[number])
+            prepared[number] = _prepare(config, clusters[number], words[number])
         except HolmesError as error:
             LOG.error("%s: %s", words[number], error)
             outcomes[number] = (error.exit_status, None)
@@ -72,13 +73,13 @@ def distinguishing(words: Sequence[str]) -> list[str]:
     return [" ".join(word for word in each.split(" ") if word not in shared) or each for each in words]
 
 
-def _where(configs: Sequence[Any], words: Sequence[str]) -> str:
+def _where(configs: Sequence[Any], clusters: Sequence[ClusterDescription], words: Sequence[str]) -> str:
     """Return the mode of all runs; the controller is asked once."""
     probes = Probes()
     once = dataclasses.replace(probes, controller=functools.cache(probes.controller),
                                namespaces=functools.cache(probes.namespaces))
-    decisions = [decide_mode(config, read_cluster(config.cluster), os.environ, once)
-                 for config in configs]
+    decisions = [decide_mode(config, cluster, os.environ, once)
+                 for config, cluster in zip(configs, clusters, strict=True)]
     modes = {decision.mode for decision in decisions}
     if "rank" in modes:
         raise LaunchImpossibleError("a sweep (-m) inside a step that srun started would run in every task; start it "
@@ -96,9 +97,9 @@ def _unlike(decisions: Sequence[Decision], words: Sequence[str]) -> str:
             "compared belong on one machine: mend that cluster file, leave it out, or set launch.mode=emulated for all")
 
 
-def _prepare(config: Any, words: str) -> SweepRun:
+def _prepare(config: Any, cluster: ClusterDescription, words: str) -> SweepRun:
     check_before(config)
-    chosen = plan_for_job(config)
+    chosen = plan_for_job(config, cluster)
     refuse_unsupported(config)
     fill_in_resume(config)
     return SweepRun(config, make_folder(config, chosen), words)

@@ -58,13 +58,13 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
     cluster = read_cluster(config.cluster)
     decision = decide_mode(config, cluster, os.environ)
     if decision.mode == "rank":
-        run_as_rank(config)
+        run_as_rank(config, cluster)
     check_before(config)
     if decision.mode in ("emulated", "local"):
         backend_here(str(config.launch.backend), decision.mode, cluster, read_node("here").gpus)
     with search_progress(sys.stderr) as progress:
-        chosen = (plan_for_job(config, progress=progress) if decision.mode in ("slurm", "srun")
-                  else plan(config, mode=decision.mode, progress=progress))
+        chosen = (plan_for_job(config, cluster, progress) if decision.mode in ("slurm", "srun")
+                  else plan(config, decision.mode, cluster, progress))
     refuse_unsupported(config)
     fill_in_resume(config)
     if not brief:

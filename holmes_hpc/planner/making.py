@@ -32,8 +32,8 @@ def plan(config: Any, mode: str | None = None, cluster: ClusterDescription | Non
 
     `mode` is where the run will go (default: `config.launch.mode`): `emulated` and `local` price this machine,
     unless its compute is timed by the cost model, and `auto` and `slurm` the cluster as described. `cluster` stands for
-    `config.cluster` where its nodes are known better: their order, or a NIC that failed. `progress` is told in words
-    what a long search is at.
+    `config.cluster` where that was read before, or its nodes are known better: their order, or a NIC that failed.
+    `progress` is told in words what a long search is at.
     Raises ConfigurationError for settings that contradict one another, PlanRefusedError when no plan exists.
     """
     task = task_of(config, mode, cluster)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.cluster.slurm import NodeAnnotation, SlurmOutputError, SlurmSettings, read_allocation, read_place
 from holmes_hpc.cluster.slurm.allocation import OUTSIDE, Allocation
-from holmes_hpc.errors import HolmesError
 from holmes_hpc.findings import FAIL, NOTE, OK, Finding
 from holmes_hpc.submit.commands import SlurmCommandError, read_cluster_settings
 from holmes_hpc.submit.fit import check_fit
@@ -17,8 +17,13 @@ from holmes_hpc.words import counted
 _MOST_FEATURES = 8
 
 
-def slurm_findings(config: Any, environment: Mapping[str, str], *, has_cluster: bool) -> Iterator[Finding]:
-    """Yield what Slurm tells, once its controller answers; `has_cluster`: `config.cluster` is to be compared."""
+def slurm_findings(config: Any, environment: Mapping[str, str], cluster: ClusterDescription | None, *,
+                   has_cluster: bool) -> Iterator[Finding]:
+    """Yield what Slurm tells, once its controller answers.
+
+    `has_cluster`: `config.cluster` names a cluster, which is to be compared; `cluster` is what it describes, None where
+    that cannot be read.
+    """
     try:
         settings = read_cluster_settings()
         inventory = ask_slurm(dict(config.cluster.features))
@@ -38,11 +43,12 @@ def slurm_findings(config: Any, environment: Mapping[str, str], *, has_cluster: 
             yield Finding(FAIL if fact.fatal else NOTE, "fit", text, fact.remedy or "compare the cluster file")
         if facts is not None and not facts:
             yield Finding(OK, "fit", "the cluster file agrees with what Slurm tells of its partitions")
-    yield from job_findings(config, environment, has_cluster=has_cluster)
+    yield from job_findings(config, environment, cluster)
 
 
-def job_findings(config: Any, environment: Mapping[str, str], *, has_cluster: bool) -> Iterator[Finding]:
-    """Yield where in a job this process runs, and whether the cluster fits into it."""
+def job_findings(config: Any, environment: Mapping[str, str], cluster: ClusterDescription | None
+                 ) -> Iterator[Finding]:
+    """Yield where in a job this process runs, and whether the cluster, if any, fits into it."""
     place = read_place(environment)
     if place == OUTSIDE:
         yield Finding(OK, "place", "outside of a job: a run would be submitted")
@@ -55,17 +61,12 @@ def job_findings(config: Any, environment: Mapping[str, str], *, has_cluster: bo
     nodes = [name for component in allocation.components for name in component.nodes]
     yield Finding(OK, "place", f"job {allocation.requeue_id}, {place}, restart {allocation.restart_count}: "
                   f"{', '.join(nodes) or 'components not told'}")
-    if has_cluster and nodes:
-        yield from _job_fits(config, allocation, len(nodes))
+    if cluster is not None and nodes:
+        yield from _job_fits(config, cluster, allocation, len(nodes))
 
 
-def _job_fits(config: Any, allocation: Allocation, nodes: int) -> Iterator[Finding]:
-    from holmes_hpc.cluster import read_cluster
-
-    try:
-        wanted = len(read_cluster(config.cluster).nodes)
-    except HolmesError:
-        return  # said elsewhere
+def _job_fits(config: Any, cluster: ClusterDescription, allocation: Allocation, nodes: int) -> Iterator[Finding]:
+    wanted = len(cluster.nodes)
     if nodes < wanted:
         yield Finding(NOTE, "place", f"this job has {nodes} of the {counted(wanted, 'node')} of {config.cluster.name}",
                       "for a run here ask for more, or lower cluster.partitions.<label>.nodes")

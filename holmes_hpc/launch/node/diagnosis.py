@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from holmes_hpc.cluster import Node, read_cluster
+from holmes_hpc.cluster import ClusterDescription, Node
 from holmes_hpc.cluster.nccl import check_environment
-from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.findings import FAIL, NOTE, OK, Finding
 from holmes_hpc.launch.node.backend import AUTO, NCCL, decide_backend
 from holmes_hpc.launch.node.mismatch import find_mismatches
@@ -19,20 +19,16 @@ from holmes_hpc.submit.fit import matches
 from holmes_hpc.submit.inventory import Inventory, ask_slurm
 
 
-def node_findings(config: Any, environment: Mapping[str, str], *, has_cluster: bool, root: Path = Path("/")
-                  ) -> Iterator[Finding]:
-    """Yield what this node has; compared with the label that it belongs to, where it is a node of one."""
+def node_findings(config: Any, environment: Mapping[str, str], cluster: ClusterDescription | None,
+                  root: Path = Path("/")) -> Iterator[Finding]:
+    """Yield what this node has; compared with the label of `cluster` that it belongs to, where it is a node of one."""
     name = environment.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     report = read_node(name, root)
     yield from _report(report)
     yield _environment(str(config.launch.backend), report, environment)
-    label = _label_of(config, name) if has_cluster else None
-    if label is None:
+    label = _label_of(config, name) if cluster is not None else None
+    if cluster is None or label is None:
         return
-    try:
-        cluster = read_cluster(config.cluster)
-    except HolmesError:
-        return  # said elsewhere
     node = next(node for node in cluster.nodes if node.label == label)
     yield from _compare(node, report, uses_verbs=decide_backend(str(config.launch.backend), [(node, report)]) == NCCL)
 

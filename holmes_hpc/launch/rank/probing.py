@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from holmes_hpc.cluster import read_cluster
 from holmes_hpc.cluster.measured import to_json
 from holmes_hpc.cluster.nics import ETHERNET
 from holmes_hpc.comm.groups import Communicator
@@ -14,7 +13,7 @@ from holmes_hpc.launch.rank.settings import RankSettings
 
 def measure_links(settings: RankSettings, communicator: Communicator) -> None:
     """Measure every kind of link; all ranks call it, rank 0 writes `probe.json` into the run folder."""
-    cluster = read_cluster(settings.config.cluster)
+    cluster = settings.cluster
     described = {node.fabric: node.network for node in cluster.nodes}
     # A node that goes on over Ethernet is a fabric of its own in the plan.
     families = {place.fabric: described.get(place.fabric, ETHERNET) for place in settings.plan.ranks}

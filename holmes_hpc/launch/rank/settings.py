@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.values import Plan
 
@@ -15,12 +16,12 @@ from holmes_hpc.values import Plan
 class RankSettings:
     """Everything that one rank is told.
 
-    `interfaces` gives this node's interface of each network; `host` is an address of rank 0's node that every node
-    reaches; `counts_bytes` marks the rank that reports its node's byte counters; `peak_tflops` is what the rank's
-    device can do. `rendezvous_path` is where rank 0 publishes its address, in a file that no earlier start can have
-    left; `stop_requested` says whether this rank was told to save and stop. `job_id` is that of a Slurm job, whose rank
-    0 writes job.json, and `restarts` how often it was requeued. `backend` is the communication library, None where the
-    rank is to look for GPUs itself.
+    `cluster` is that of `config`, read once. `interfaces` gives this node's interface of each network; `host` is an
+    address of rank 0's node that every node reaches; `counts_bytes` marks the rank that reports its node's byte
+    counters; `peak_tflops` is what the rank's device can do. `rendezvous_path` is where rank 0 publishes its address,
+    in a file that no earlier start can have left; `stop_requested` says whether this rank was told to save and stop.
+    `job_id` is that of a Slurm job, whose rank 0 writes job.json, and `restarts` how often it was requeued. `backend`
+    is the communication library, None where the rank is to look for GPUs itself.
     """
 
     rank: int
@@ -28,6 +29,7 @@ class RankSettings:
     slot: str
     plan: Plan
     config: Any
+    cluster: ClusterDescription
     folder: RunFolder
     interfaces: Mapping[str, str]
     host: str

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holmes_hpc.cluster import ClusterDescription, Node, read_cluster
+from holmes_hpc.cluster import ClusterDescription, Node
 from holmes_hpc.cluster.nics import ETHERNET, NICS
 from holmes_hpc.errors import NetworkError, PlanRefusedError
 from holmes_hpc.launch.node.backend import GLOO, NCCL, decide_backend
@@ -53,7 +53,8 @@ class ExcludeNodesError(NetworkError):
         self.nodes = nodes
 
 
-def allocate(config: Any, plan: Plan, given: Sequence[GivenNode]) -> tuple[Plan, Allocation]:
+def allocate(config: Any, cluster: ClusterDescription, plan: Plan, given: Sequence[GivenNode]
+             ) -> tuple[Plan, Allocation]:
     """Return the plan bound to the step's nodes (in rank order), and the allocation.
 
     Plans anew where nodes come in another order than planned, or use Ethernet after a mismatch. Raises
@@ -61,7 +62,6 @@ def allocate(config: Any, plan: Plan, given: Sequence[GivenNode]) -> tuple[Plan,
     the cluster file describes, NetworkError (with `launch.on_mismatch=fail`) or ExcludeNodesError (`exclude_node`) when
     a node is not as described.
     """
-    cluster = read_cluster(config.cluster)
     found = _assign(cluster, given)
     backend = decide_backend(str(config.launch.backend), found)
     mismatches = find_mismatches(found, uses_verbs=backend == NCCL)

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
 
+from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.cluster.slurm import StepLayout, read_allocation, read_place, read_step
 from holmes_hpc.cluster.slurm.allocation import INTERACTIVE, STEP, Allocation
 from holmes_hpc.errors import HolmesError, LaunchImpossibleError, RunFailedError
@@ -153,21 +154,21 @@ def _end_step(step: subprocess.Popen[bytes]) -> None:
         step.kill()
 
 
-def run_as_rank(config: Any) -> NoReturn:
+def run_as_rank(config: Any, cluster: ClusterDescription) -> NoReturn:
     """Be one rank of a step that a site's own srun started, and end the process with the rank's exit status.
 
     Rank 0 makes the run folder and announces it. Raises HolmesError where there is none to train in.
     """
     layout = read_step(os.environ)
-    leave_process(be_rank(_shared_folder(config, layout), layout))
+    leave_process(be_rank(_shared_folder(config, cluster, layout), layout))
 
 
-def _shared_folder(config: Any, layout: StepLayout) -> RunFolder:
+def _shared_folder(config: Any, cluster: ClusterDescription, layout: StepLayout) -> RunFolder:
     """Return the run folder that rank 0 made; all ranks composed the same configuration."""
     base, name = Path(config.run.folder).expanduser().absolute(), str(config.run.name or config.cluster.name)
     announcement = _announcement(base / name, layout.name)
     if layout.rank == 0:
-        return _announce(config, layout, base, name)
+        return _announce(config, cluster, layout, base, name)
     deadline = time.monotonic() + config.train.start_timeout_seconds
     while (told := read_json(announcement)) is None:
         if time.monotonic() > deadline:
@@ -185,14 +186,14 @@ def _announcement(place: Path, start: str) -> Path:
     return place / f".start-{start}.json"
 
 
-def _announce(config: Any, layout: StepLayout, base: Path, name: str) -> RunFolder:
+def _announce(config: Any, cluster: ClusterDescription, layout: StepLayout, base: Path, name: str) -> RunFolder:
     """On rank 0: make the run folder and tell the others where it is, or why there is none.
 
     A job that was requeued goes on in the folder of its earlier start.
     """
     announcement = _announcement(base / name, layout.name)
     try:
-        folder = _earlier_folder(base / name, layout) or _new_folder(config, layout, base, name)
+        folder = _earlier_folder(base / name, layout) or _new_folder(config, cluster, layout, base, name)
     except HolmesError as error:
         with contextlib.suppress(OSError, HolmesError):
             announcement.parent.mkdir(parents=True, exist_ok=True)
@@ -210,8 +211,8 @@ def _earlier_folder(place: Path, layout: StepLayout) -> RunFolder | None:
     return None
 
 
-def _new_folder(config: Any, layout: StepLayout, base: Path, name: str) -> RunFolder:
-    chosen = plan_for_job(config).to_json()
+def _new_folder(config: Any, cluster: ClusterDescription, layout: StepLayout, base: Path, name: str) -> RunFolder:
+    chosen = plan_for_job(config, cluster).to_json()
     folder = RunFolder.create(base, name, {"config.yaml": OmegaConf.to_yaml(config), "plan.json": chosen})
     write_job(folder, job_id=layout.allocation.requeue_id, emulated=False, restarts=layout.restart_count,
               environment=os.environ)

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holmes_hpc.cluster import ClusterDescription, read_cluster
+from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.planner import plan
 from holmes_hpc.values import Plan
 
 
-def plan_for_job(config: Any, cluster: ClusterDescription | None = None,
+def plan_for_job(config: Any, cluster: ClusterDescription,
                  progress: Callable[[str], None] | None = None) -> Plan:
-    """Return the plan for a job that holds all nodes of the cluster file; `cluster` and `progress` are as in `plan`.
+    """Return the plan for a job that holds all nodes of `cluster`; it and `progress` are as in `plan`.
 
     Raises ConfigurationError where the plan leaves nodes out (`parallel.leave_nodes_out`): the job would hold them for
     nothing, and its step have ranks on them that the plan knows nothing of. Else as `plan` does.
     """
-    held = cluster or read_cluster(config.cluster)
-    chosen = plan(config, mode="slurm", cluster=held, progress=progress)
+    chosen = plan(config, mode="slurm", cluster=cluster, progress=progress)
     used = {place.slot for place in chosen.ranks}
-    idle = [node.slot for node in held.nodes if node.slot not in used]
+    idle = [node.slot for node in cluster.nodes if node.slot not in used]
     if idle:
         raise ConfigurationError(f"the plan leaves out {', '.join(idle)}, which the job would hold for nothing. Lower "
                                  "cluster.partitions.LABEL.nodes by them, or set parallel.leave_nodes_out=false.")

@@ -15,7 +15,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from holmes_hpc.cluster import Machine, read_cluster
+from holmes_hpc.cluster import ClusterDescription, Machine, read_cluster
 from holmes_hpc.cluster.nccl import check_environment, node_environment
 from holmes_hpc.cluster.nics import ETHERNET
 from holmes_hpc.cluster.slurm.step import StepLayout
@@ -81,16 +81,17 @@ def be_rank(folder: RunFolder, layout: StepLayout, *, supervised: bool = False) 
 
 def _prepare(config: Any, start: Start, layout: StepLayout, stopping: Stopping) -> RankSettings:
     load_plugins(config)
+    cluster = read_cluster(config.cluster)
     meeting = Meeting(start, layout, config.train.start_timeout_seconds)
     if layout.local_rank == 0:
         meeting.report(read_node(layout.node))
     if layout.rank == 0:
-        _bind(config, meeting)
+        _bind(config, cluster, meeting)
     plan, allocation = meeting.wait_for_plan()
-    return _settings(config, start, layout, plan, allocation, stopping)
+    return _settings(config, cluster, start, layout, plan, allocation, stopping)
 
 
-def _bind(config: Any, meeting: Meeting) -> None:
+def _bind(config: Any, cluster: ClusterDescription, meeting: Meeting) -> None:
     """On rank 0: fit the plan to the nodes and publish it, or publish why that is impossible."""
     run = meeting.start.run
     try:
@@ -99,8 +100,8 @@ def _bind(config: Any, meeting: Meeting) -> None:
         plan = Plan.from_json(run.plan_path.read_text())
         nodes = meeting.nodes()
         _say_failed_before(before, [node.name for node in nodes])
-        plan, allocation = allocate(config, plan, nodes)
-        _say_no_gpus(config, allocation, meeting)
+        plan, allocation = allocate(config, cluster, plan, nodes)
+        _say_no_gpus(config, cluster, allocation, meeting)
         meeting.publish(plan, allocation)
     except ExcludeNodesError as error:
         meeting.start.write("exclude.json", {"nodes": list(error.nodes)})
@@ -118,9 +119,9 @@ def _start_before(start: Start) -> Start | None:
     return Start(start.run, others[-1].name) if others else None
 
 
-def _say_no_gpus(config: Any, allocation: Allocation, meeting: Meeting) -> None:
+def _say_no_gpus(config: Any, cluster: ClusterDescription, allocation: Allocation, meeting: Meeting) -> None:
     """Say so where ranks compute on CPUs although the cluster file describes GPUs, unless that was asked for."""
-    kinds = dict.fromkeys(node.gpu for node in read_cluster(config.cluster).nodes)
+    kinds = dict.fromkeys(node.gpu for node in cluster.nodes)
     described = [kind for kind in kinds if kind != "cpu"]
     if allocation.backend == GLOO and described and str(config.launch.backend) == AUTO:
         _say(meeting.start.run, meeting.layout,
@@ -136,9 +137,8 @@ def _say_failed_before(before: Start | None, nodes: Sequence[str]) -> None:
                     "out by cluster.partitions.<label>.exclude=%s", ", ".join(again), ",".join(again))
 
 
-def _settings(config: Any, start: Start, layout: StepLayout, plan: Plan, allocation: Allocation,
-              stopping: Stopping) -> RankSettings:
-    cluster = read_cluster(config.cluster)
+def _settings(config: Any, cluster: ClusterDescription, start: Start, layout: StepLayout, plan: Plan,
+              allocation: Allocation, stopping: Stopping) -> RankSettings:
     place = plan.ranks[layout.rank]
     node = next(node for node in cluster.nodes if node.slot == place.slot)
     interfaces = interfaces_of(node)
@@ -148,8 +148,8 @@ def _settings(config: Any, start: Start, layout: StepLayout, plan: Plan, allocat
         check_environment(os.environ)
         os.environ.update(node_environment(node.hca, node.gid_index, node.interface))
     return RankSettings(
-        rank=layout.rank, node=layout.node, slot=place.slot, plan=plan, config=config, folder=start.run,
-        interfaces=interfaces, host=allocation.host,
+        rank=layout.rank, node=layout.node, slot=place.slot, plan=plan, config=config, cluster=cluster,
+        folder=start.run, interfaces=interfaces, host=allocation.host,
         peak_tflops=Machine.described(cluster).tflops(node, config.train.precision),
         emulated=False, counts_bytes=layout.local_rank == 0, rendezvous_path=start.rendezvous_path,
         stop_requested=stopping.requested, job_id=layout.allocation.requeue_id, restarts=layout.restart_count,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.cluster import read_cluster
+from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.cluster.nics import NICS
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
 from holmes_hpc.planner.making import plan as make_plan
@@ -58,8 +58,8 @@ class Export:
                                      "another folder.") from None
 
 
-def export(config: Any) -> Export:
-    """Plan within what Megatron-LM can run, and return the files.
+def export(config: Any, cluster: ClusterDescription) -> Export:
+    """Plan within what Megatron-LM can run, for the nodes of `cluster`, and return the files.
 
     With `parallel.strategy=auto` the fastest of the plans of auto, holmes and megatron that Megatron-LM can express,
     as it runs them. Where the plan of holmes has unlike data-parallel degrees and none was asked for, those that
@@ -72,12 +72,12 @@ def export(config: Any) -> Export:
     exportable = (AUTO, *(kind.name for kind in STRATEGY_KINDS.values() if kind.in_megatron))
     for name in exportable if strategy == AUTO else (strategy,):
         limited.parallel.strategy = name
-        made = _try(limited, refusals)
+        made = _try(limited, cluster, refusals)
         found += [made] if made else []
         if strategy_kind(name).divides_by_data and not made and config.parallel.data is None:
-            for degree in _data_degrees(config):
+            for degree in _data_degrees(cluster):
                 limited.parallel.data = degree
-                other = _try(limited, [])
+                other = _try(limited, cluster, [])
                 found += [other] if other else []
             limited.parallel.data = None
     if not found:
@@ -88,24 +88,23 @@ def export(config: Any) -> Export:
     return dataclasses.replace(best, files={**best.files, "README.txt": readme})
 
 
-def _try(config: Any, refusals: list[PlanRefusedError]) -> Export | None:
+def _try(config: Any, cluster: ClusterDescription, refusals: list[PlanRefusedError]) -> Export | None:
     try:
-        return _export(config, make_plan(config, "slurm"))
+        return _export(config, cluster, make_plan(config, "slurm", cluster))
     except PlanRefusedError as refusal:
         refusals.append(refusal)
         return None
 
 
-def _data_degrees(config: Any) -> tuple[int, ...]:
+def _data_degrees(cluster: ClusterDescription) -> tuple[int, ...]:
     """Return the largest data-parallel degrees that the smallest fabric can be divided into."""
-    cluster = read_cluster(config.cluster)
     smallest = min(sum(node.gpus for node in nodes) for nodes in cluster.fabrics.values())
     return divisors(smallest)[::-1][:_MOST_DEGREES]
 
 
-def _export(config: Any, plan: Plan) -> Export:
+def _export(config: Any, cluster: ClusterDescription, plan: Plan) -> Export:
     grid = map_plan(plan)
-    task, _ = restore(config, plan, "slurm")
+    task, _ = restore(config, plan, "slurm", cluster)
     cluster = task.cluster
     on_cpu = [node.slot for node in cluster.nodes if node.gpu == "cpu"]
     if on_cpu:
@@ -113,7 +112,7 @@ def _export(config: Any, plan: Plan) -> Export:
                                "GPUs in the cluster file.")
     one_network = plan.groups[0].network if strategy_kind(plan.strategy).one_network else None
     networks = kind_networks(grid, cluster, one_network)
-    predicted = predict_as_run(config, plan, networks)
+    predicted = predict_as_run(config, cluster, plan, networks)
     texts = communicator_files(networks)
     alike = len(set(texts.values())) == 1
     names = {fabric: "communicators.yaml" if alike else f"communicators-{fabric}.yaml" for fabric in texts}

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.layout.groups import GroupRules, find_groups
 from holmes_hpc.planner.megatron_export.arguments import ACTIVATIONS, NORMALIZATIONS
@@ -49,9 +50,10 @@ def within_megatron(config: Any) -> Any:
     return limited
 
 
-def predict_as_run(config: Any, plan: Plan, networks: Mapping[str, Mapping[str, str]]) -> Prediction:
+def predict_as_run(config: Any, cluster: ClusterDescription, plan: Plan,
+                   networks: Mapping[str, Mapping[str, str]]) -> Prediction:
     """Return what is predicted of a plan when Megatron-LM runs it; `networks` is that of `kind_networks`."""
-    task, layout = restore(config, plan, "slurm")
+    task, layout = restore(config, plan, "slurm", cluster)
     groups, reductions = find_groups(task.architecture, task.cluster, plan.pipelines, GroupRules(one_network=True))
 
     def network_of(group: Group) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.planner.simulation.traffic import busy_seconds, loads, used_networks
 from holmes_hpc.planner.telling.changes import Change, find_changes
 from holmes_hpc.planner.telling.limits import Limits, find_limits
@@ -22,12 +23,14 @@ class Explanation:
     changes: tuple[Change, ...]
 
 
-def explain(config: Any, plan: Plan, mode: str | None = None) -> Explanation:
-    """Return what limits a plan of a configuration and what could be changed; `mode` as in `planner.plan`.
+def explain(config: Any, plan: Plan, mode: str | None = None,
+            cluster: ClusterDescription | None = None) -> Explanation:
+    """Return what limits a plan of a configuration and what could be changed.
 
-    The work is bounded: some simulations of the same layout, fewer where one of them is long.
+    `mode` and `cluster` are as in `planner.plan`. The work is bounded: some simulations of the same layout, fewer
+    where one of them is long.
     """
-    task, layout = restore(config, plan, mode)
+    task, layout = restore(config, plan, mode, cluster)
     busy = busy_seconds(loads(task, layout))
     return Explanation(find_limits(task, layout, plan.schedule, busy, plan.predicted.step_seconds),
                        find_changes(task, layout, plan, used_networks(busy)))
