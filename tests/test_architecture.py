@@ -124,16 +124,6 @@ def test_activation_bytes_against_korthikanti():
     assert ours == 2048 * 12288 * 32 + 2048 * 4 * (96 + 4)
 
 
-def test_bytes_moved_by_the_forward():
-    small = load("gpt_tiny")
-    parts = small.forward_bytes_by_part("layers.0", 100)
-    assert parts["weights"] == 4 * small.unit_parameter_count("layers.0")
-    assert parts["attention_core"] == 4 * 100 * 4 * 128
-    assert parts["elementwise"] == 4 * 100 * (10 * 128 + 2 * 512)
-    assert parts["matrix"] == 4 * 100 * (8 * 128 + 2 * (128 + 512))
-    assert small.forward_bytes_by_part("head", 100)["weights"] > 4 * 256 * 128
-
-
 @pytest.mark.parametrize(("changes", "expected"), [
     ({"num_heads": 5}, ["model.num_heads=5", "model.hidden_size=128", "1, 2, 4, 8, 16, 32, 64, 128"]),
     ({"num_kv_heads": 3}, ["model.num_kv_heads=3", "model.num_heads=4", "1, 2, 4"]),

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from holmes_hpc.cluster import LinkRate, Machine, host, kept_speed, read_cluster
 from holmes_hpc.cluster import machine as machine_module
-from holmes_hpc.cluster.host import HostSpeed, host_memory_gib, measured_matmul_gflops, measured_speed
+from holmes_hpc.cluster.host import HostSpeed, host_memory_gib, measured_speed
 from holmes_hpc.config.compose import compose
 from holmes_hpc.config.schema import Cluster
 from holmes_hpc.errors import ConfigurationError, NetworkError, RunFailedError
@@ -82,7 +82,7 @@ def test_emulated_with_real_compute():
     machine = Machine.emulated(read(TEXT + "emulate: {rates: {ib: 1.5, ethernet: 0.1}}"), cores=2)
     ib, ib_too, roce, roce_too = machine.cluster.nodes
     assert (machine.label, machine.oversubscription) == ("emulated", 16.0)
-    assert machine.tflops(ib, "float32") == pytest.approx(measured_matmul_gflops() / 1000)
+    assert machine.tflops(ib, "float32") == pytest.approx(measured_speed().matmul_gflops / 1000)
     assert machine.tflops(ib, "float32") == machine.tflops(roce, "bfloat16")
     assert machine.memory_gib(ib) == pytest.approx(host_memory_gib() / 32)
     assert machine.link("ib", ib, ib_too).bandwidth_gbps == 1.5

@@ -5,7 +5,7 @@ import torch
 
 from holmes_hpc.comm.groups import connect
 from holmes_hpc.comm.networks import NodeNetworks
-from holmes_hpc.comm.reduce import GradientSum, all_reduce_scalars, split, sum_gradients
+from holmes_hpc.comm.reduce import GradientSum, all_reduce_scalars, split
 from holmes_hpc.values import Group, Reduction
 from tests.forked import run_ranks
 from tests.tiny_plans import tiny_plan
@@ -53,7 +53,7 @@ def summed(given, groups, reduction, asynchronous):
             pending.wait()
     else:
         for flat in flats:
-            sum_gradients(flat, reduction, communicator)
+            GradientSum(flat, reduction, communicator).wait()
     return [flat.tolist() for flat in flats]
 
 
@@ -93,12 +93,12 @@ def left_out(given):
     )
     if given.rank == 1:
         with pytest.raises(ValueError, match="rank 1 is in no outer group"):
-            sum_gradients(torch.ones(4), reduction, communicator)
+            GradientSum(torch.ones(4), reduction, communicator).wait()
         with pytest.raises(ValueError, match="flat contiguous"):
-            sum_gradients(torch.ones(4, 4), reduction, communicator)
+            GradientSum(torch.ones(4, 4), reduction, communicator).wait()
         return None
     flat = torch.ones(4)
-    sum_gradients(flat, reduction, communicator)
+    GradientSum(flat, reduction, communicator).wait()
     return flat.tolist()
 
 

@@ -110,7 +110,7 @@ def test_terminate_lets_a_rank_end_in_order(tmp_path):
 
     world = start_world(None, body)
     assert list(world.events(timeout_seconds=10)) == [{"event": "ready"}]
-    world.terminate()
+    os.kill(world.mid_pid, signal.SIGTERM)
     assert world.wait(30) == 128 + signal.SIGTERM
     assert (tmp_path / "left").read_text() == "in order"
 

@@ -18,10 +18,10 @@ from holmes_hpc.engine.trainer import Trainer
 from holmes_hpc.errors import RunFailedError
 from holmes_hpc.planner import plan
 from holmes_hpc.schedule import build_schedule
-from holmes_hpc.schedule.checking import schedule_problems
 from holmes_hpc.values import Plan, Synchronization
 from tests.engine_worlds import TINY, World, train_world
 from tests.forked import RankFailedError
+from tests.schedule_rules import schedule_problems
 
 UNIFORM = ["+cluster=uniform", "parallel=holmes"]
 ONE = [*UNIFORM, "cluster.nodes=1", "cluster.gpus_per_node=1"]

@@ -10,9 +10,9 @@ from holmes_hpc.planner.search.budget import SearchBudget
 from holmes_hpc.planner.search.in_chunks import go_round
 from holmes_hpc.planner.search.search import search
 from holmes_hpc.schedule import build_schedule
-from holmes_hpc.schedule.checking import schedule_problems
 from holmes_hpc.values import Pipeline, Plan, Stage
 from tests.planner_problems import SMALL, Problem
+from tests.schedule_rules import schedule_problems
 
 TWO_NODES = Problem("two nodes of 3090s", (("3090", "eth25", (8, 8)),), layers=32, hidden=4096, batch=32)
 MIXED = SMALL[0]

@@ -19,11 +19,11 @@ from holmes_hpc.planner import bind, plan, render
 from holmes_hpc.planner.search import priced
 from holmes_hpc.planner.simulation.predict import predict
 from holmes_hpc.schedule import build_schedule
-from holmes_hpc.schedule.checking import schedule_problems
 from holmes_hpc.values import Plan
 from holmes_hpc.values.capabilities import ENGINE, unsupported
 from holmes_hpc.values.owned import Owned
 from tests.fuzzing import examples
+from tests.schedule_rules import schedule_problems
 
 MIXED = "+cluster=mixed"
 FINE = Fraction(1, 12)

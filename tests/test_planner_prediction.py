@@ -21,7 +21,7 @@ from holmes_hpc.planner.simulation.predict import predict
 from holmes_hpc.planner.simulation.prices import compute_cost, price
 from holmes_hpc.planner.task import PlanSettings, Task
 from holmes_hpc.schedule.building import make_schedule
-from holmes_hpc.schedule.checking import peak_in_flight
+from holmes_hpc.schedule.in_flight import peak_in_flight
 from holmes_hpc.values import ActionKind, ScheduleChoice
 from tests.fuzzing import examples
 

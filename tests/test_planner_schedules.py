@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.layout.pipelines import build_pipelines
 from holmes_hpc.schedule.building import make_schedule, transfers
-from holmes_hpc.schedule.checking import peak_in_flight, schedule_problems
+from holmes_hpc.schedule.in_flight import peak_in_flight
 from holmes_hpc.values import Action, ActionKind, Group, Pipeline, Reduction, Schedule, ScheduleChoice, Stage
 from tests.fuzzing import examples
+from tests.schedule_rules import schedule_problems
 
 
 def alike(depth: int, microbatches: int, width: int = 1) -> tuple[Pipeline, ...]:

@@ -22,10 +22,10 @@ from holmes_hpc.planner.strategies.fleets.space import Space
 from holmes_hpc.planner.strategies.fleets.templates import Template, cut_layers
 from holmes_hpc.planner.task import Task
 from holmes_hpc.schedule import build_schedule
-from holmes_hpc.schedule.checking import schedule_problems
 from holmes_hpc.values import Plan
 from tests.fuzzing import examples
 from tests.planner_problems import Problem, make_cluster
+from tests.schedule_rules import schedule_problems
 
 FABRIC = st.tuples(st.sampled_from(["a100-80g", "v100", "t4"]), st.sampled_from(["hdr200", "roce100", "eth25"]),
                    st.lists(st.integers(1, 3), min_size=1, max_size=2).map(tuple))

@@ -1,12 +1,10 @@
-"""Jobs, their states, ids and endings, as squeue, sacct, scontrol and job output tell of them."""
+"""Jobs, their states and ids, as squeue and sacct tell of them."""
 
 from __future__ import annotations
 
 import pytest
 
 from holmes_hpc.cluster.slurm import SlurmOutputError, read_job_id, read_sacct, read_squeue, states_of_jobs
-from holmes_hpc.cluster.slurm.endings import read_endings
-from holmes_hpc.cluster.slurm.jobs import read_scontrol_jobs
 from holmes_hpc.cluster.slurm.states import combined_state, is_final, read_job_state
 from tests.slurm_data import text
 
@@ -92,24 +90,3 @@ def test_sacct_in_both_forms() -> None:
     assert [(str(job.id), job.own_id) for job in read_sacct(text("sacct-22.05.json"))] == [("3+0", 3), ("3+1", 4)]
     assert states_of_jobs(read_sacct(text("sacct-24.11.json"))) == {
         "2": "COMPLETED", "10_0": "COMPLETED", "10_1": "COMPLETED", "16": "RUNNING", **WAITING}
-
-
-def test_scontrol_show_job() -> None:
-    jobs = read_scontrol_jobs(text("scontrol-job.txt"))
-    assert [(str(job.id), job.own_id, job.partition, job.state) for job in jobs] == [
-        ("3+0", 3, "ib", "PENDING"), ("3+1", 4, "roce", "PENDING")]
-    assert jobs[0].reason is None and jobs[0].nodes == () and jobs[0].restarts == 0
-
-
-def test_endings() -> None:
-    preempted = read_endings(text("preempt_75.log"))
-    assert {(ending.job, ending.step, ending.node, ending.cause) for ending in preempted} == {
-        (75, "0", "ib-1", "preemption"), (75, None, "ib-1", "preemption")}
-    failed = read_endings(text("nodefail_77.log"))
-    assert {(ending.job, ending.cause, ending.starts_again) for ending in failed} == {(77, "node failure", True)}
-    requeued = read_endings(text("hetrequeue_3.log"))
-    assert {(ending.job, ending.cause) for ending in requeued} == {(3, "job requeue"), (4, "job requeue")}
-    cancelled = read_endings("slurmstepd-ib-1: error: *** JOB 9 ON ib-1 CANCELLED AT 2026-11-29T18:47:02 ***\n"
-                             "x: error: *** JOB 10 ON n1 CANCELLED AT 2026-11-29T18:47:02 DUE TO TIME LIMIT ***\n")
-    assert [(ending.job, ending.cause, ending.starts_again) for ending in cancelled] == [
-        (9, None, False), (10, "time limit", False)]

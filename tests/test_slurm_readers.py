@@ -8,14 +8,12 @@ from holmes_hpc.cluster import expand_hostlist
 from holmes_hpc.cluster.nics import nic_of_feature
 from holmes_hpc.cluster.slurm import (
     SlurmOutputError,
-    read_release,
     read_scontrol_nodes,
     read_settings,
     read_sinfo,
     read_topology,
-    read_topology_yaml,
 )
-from holmes_hpc.cluster.slurm.gres import Gres, count_of, read_gres, read_gres_conf
+from holmes_hpc.cluster.slurm.gres import Gres, read_gres
 from holmes_hpc.cluster.slurm.nodes import SlurmNode, read_scontrol_partitions, read_slurm_conf, read_state
 from tests.slurm_data import text
 
@@ -38,7 +36,8 @@ def test_every_form_tells_the_same_nodes(nodes: tuple[SlurmNode, ...]) -> None:
     assert sorted(found) == ALL
     assert (found["ib-2"].features, found["ib-2"].gres) == (IB_FEATURES, IB_GRES)
     assert set(found["ib-2"].partitions) == {"ib", "mixed", "urgent"}
-    assert (found["roce-1"].features, count_of(found["roce-1"].gres, "gpu", "v100")) == (ROCE_FEATURES, 2)
+    assert (found["roce-1"].features, found["roce-1"].gres[0]) == (
+        ROCE_FEATURES, Gres("gpu", "v100", 2))
     assert (found["roce-1"].cpus, found["roce-1"].memory_mb) == (4, 4000)
 
 
@@ -175,39 +174,11 @@ def test_gres(said: str | None, gres: tuple[Gres, ...]) -> None:
     assert read_gres(said) == gres
 
 
-def test_gres_counts_over_types() -> None:
-    assert count_of(read_gres("gpu:a100:2,gpu:v100:3"), "gpu") == 5
-
-
-def test_gres_conf() -> None:
-    own = read_gres_conf(text("gres.conf"))
-    assert own[0].autodetect == "off" and own[0].gres is None
-    assert own[1].nodes == ("ib-1", "ib-2") and own[1].gres == Gres("gpu", "a100", 2)
-    assert own[4].gres == Gres("nic", "cx5", 1)
-
-    lines = read_gres_conf("AutoDetect=nvml  # whole cluster\n"
-                           "Name=gpu Type=tesla File=/dev/nvidia[0-1] COREs=0,1\n"
-                           "# Name=gpu Type=tesla  File=/dev/nvidia[2-3] COREs=2,3\n"
-                           "NodeName=tux3  Name=gpu File=/dev/nvidia[0,2-3]\n"
-                           "NodeName=tux[8-11] AutoDetect=rsmi\n"
-                           "NodeName=tux3 AutoDetect=off Name=gpu File=/dev/nvidia[0-3]\n"
-                           "NodeName=tux[0-7] Name=bandwidth Type=lustre Count=4G Flags=CountOnly\n"
-                           "Name=mps Count=100 File=/dev/nvidia0\n")
-    assert [line.autodetect for line in lines] == ["nvml", None, None, "rsmi", "off", None, None]
-    assert lines[1].files == ("/dev/nvidia0", "/dev/nvidia1") and lines[1].gres == Gres("gpu", "tesla", 2)
-    assert lines[2].gres == Gres("gpu", None, 3) and lines[2].nodes == ("tux3",)
-    assert len(lines[3].nodes) == 4
-    assert lines[5].gres == Gres("bandwidth", "lustre", 4 << 30)
-    assert lines[6].gres == Gres("mps", None, 100)
-
-
 @pytest.mark.parametrize("name", ["scontrol_show_topology.txt", "topology.conf"])
 def test_topology(name: str) -> None:
     topology = read_topology(text(name))
     assert topology.kind == "tree"
     assert dict(topology.switch_of) == {"ib-1": "ib-sw", "ib-2": "ib-sw", "roce-1": "roce-sw", "roce-2": "roce-sw"}
-    assert topology.common_switch(["ib-1", "ib-2"]) == "ib-sw"
-    assert topology.common_switch(["ib-1", "roce-2"]) is None
     assert topology.switches[2].children == ("ib-sw", "roce-sw")
     assert topology.strangers(ALL) == {}
 
@@ -233,66 +204,12 @@ def test_a_typing_error_in_a_topology_is_reported_and_not_mended() -> None:
     assert "dgx-n019" not in topology.switch_of
 
 
-YAML = """\
----
-- topology: topo1
-  cluster_default: true
-  tree:
-    switches:
-      - {switch: sw_root, children: "s[1-2]"}
-      - {switch: s1, nodes: "node[01-02]"}
-      - {switch: s2, nodes: "node[03-04]"}
-- topology: topo2
-  block:
-    block_sizes: [4, 16]
-    blocks:
-      - {block: b1, nodes: "node[01-04]"}
-- {topology: topo3, cluster_default: false, flat: true}
-- topology: topo3a
-  flat: {alpha_step_rank: true}
-- topology: topo4
-  ring: {rings: [{ring: ring0, nodes: "node[01-08]"}]}
-- topology: topo5
-  torus3d:
-    toruses:
-      - {name: pod1, dims: {x: 4, y: 4, z: 2}, nodes: "node[01-32]", placements: [{dims: {x: 2, y: 2, z: 1}}]}
-"""
-
-
-def test_topology_yaml() -> None:
-    found = read_topology_yaml(YAML)
-    assert [(topology.name, topology.kind, topology.default) for topology in found] == [
-        ("topo1", "tree", True), ("topo2", "block", False), ("topo3", "flat", False), ("topo3a", "flat", False),
-        ("topo4", "ring", False), ("topo5", "torus3d", False)]
-    assert found[0].switch_of["node03"] == "s2" and found[0].switches[0].children == ("s1", "s2")
-    assert found[4].switch_of["node08"] == "ring0" and found[5].switch_of["node32"] == "pod1"
-    with pytest.raises(SlurmOutputError, match="topology.yaml"):
-        read_topology_yaml("topology: [")
-
-
-def test_settings_and_release() -> None:
+def test_settings() -> None:
     settings = read_settings(text("scontrol-config.txt"))
     assert settings.cluster == "hx" and settings.max_array_size == 1001 and settings.kill_wait_seconds == 5
     assert settings.accounting and settings.requeues and settings.preempted_jobs_are_requeued
-    assert str(settings.release) == "22.05"
     bare = read_settings("")
     assert (bare.max_array_size, bare.accounting, bare.preempted_jobs_are_requeued) == (1001, False, False)
-
-
-@pytest.mark.parametrize(("said", "srun_takes_over", "suffixes"), [
-    ("slurm 21.08.8-2", True, False), ("slurm-wlm 22.05.8", False, False), ("23.02", False, False),
-    ("slurm 23.11.4", True, True), ("slurm 24.11.5", True, True),
-])
-def test_releases(said: str, srun_takes_over: bool, suffixes: bool) -> None:
-    release = read_release(said)
-    assert release.srun_takes_over_cpus_per_task is srun_takes_over
-    assert release.hostlist_suffixes is suffixes
-
-
-def test_a_text_without_a_release_is_refused() -> None:
-    assert read_release("slurm 25.05.0").several_topologies and not read_release("24.11").several_topologies
-    with pytest.raises(SlurmOutputError, match="no release"):
-        read_release("command not found")
 
 
 def test_the_hosts_of_a_job_come_in_slurms_order() -> None:

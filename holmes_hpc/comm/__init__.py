@@ -3,7 +3,7 @@
 from holmes_hpc.comm.groups import Communicator, connect
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.comm.point_to_point import Transfers
-from holmes_hpc.comm.reduce import GradientSum, all_reduce_scalars, sum_gradients
+from holmes_hpc.comm.reduce import GradientSum, all_reduce_scalars
 
 __all__ = [
     "Communicator",
@@ -12,5 +12,4 @@ __all__ = [
     "Transfers",
     "all_reduce_scalars",
     "connect",
-    "sum_gradients",
 ]

@@ -109,15 +109,6 @@ class _ShareStep:
         return
 
 
-def sum_gradients(flat: Tensor, reduction: Reduction, communicator: Communicator) -> None:
-    """Sum `flat` in place over all owners of the reduction; every owner calls it with the same length.
-
-    flat: one-dimensional, contiguous. Repeating it on the same values gives the same bits, equal on all
-    owners. Raises NetworkError that names the group when a rank is gone.
-    """
-    GradientSum(flat, reduction, communicator).wait()
-
-
 def split(flat: Tensor, count: int) -> tuple[Tensor, ...]:
     """Return `count` consecutive views of `flat`, equal but for the last one, which takes the remainder."""
     size = flat.numel() // count

@@ -72,11 +72,6 @@ class EmulatedNetwork:
                 return node
         raise KeyError(slot_or_name)
 
-    @property
-    def total_gbps(self) -> float:
-        """The sum of all interfaces' rates: what the machine would have to move if all were busy at once."""
-        return sum(interface.bandwidth_gbps for node in self.nodes for interface in node.interfaces)
-
 
 def emulated_network(cluster: ClusterDescription) -> EmulatedNetwork:
     """Lay out the emulated network of a cluster.

@@ -116,11 +116,6 @@ class World:
             time.sleep(_POLL_SECONDS)
         return self._status
 
-    def terminate(self) -> None:
-        """Ask init to end its ranks (SIGTERM, after 5 s SIGKILL) and itself; does not wait."""
-        if self.poll() is None:
-            os.kill(self.mid_pid, signal.SIGTERM)
-
     def kill(self) -> None:
         """End every process of the tree at once and wait until all are gone."""
         if self.poll() is not None:

@@ -11,9 +11,8 @@ from typing import Any
 
 from holmes_hpc.comm.activity import Activity
 from holmes_hpc.values import Action, ActionKind
-from holmes_hpc.values.schedule import COMPUTES, RECEIVES
+from holmes_hpc.values.schedule import RECEIVES
 
-COMPUTE = frozenset({*COMPUTES, ActionKind.OPTIMIZER})
 _WAITS = frozenset({*RECEIVES, ActionKind.TAKE_TURN})
 
 
@@ -90,10 +89,6 @@ class Timeline:
              "end": round(flight.end, 6)}
             for flight in self.flights
         ]
-
-    def compute_seconds(self) -> float:
-        """Return the seconds of forwards, backwards and the optimizer."""
-        return self.seconds(COMPUTE)
 
     def receive_wait_seconds(self) -> float:
         """Return the seconds spent waiting for neighbouring stages, or for a turn: the pipeline's bubble."""

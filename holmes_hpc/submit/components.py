@@ -10,8 +10,6 @@ from typing import Any
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.submit.options import HEAD, check_memory, option_lines, site_options
 
-SHAPES = ("auto", "het", "features", "plain")
-
 
 @dataclass(frozen=True)
 class Component:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holmes_hpc.cluster.hostlist import expand_hostlist
-from holmes_hpc.cluster.slurm.records import SlurmOutputError, read_records, read_table, value_of
+from holmes_hpc.cluster.slurm.records import SlurmOutputError, read_table
 from holmes_hpc.cluster.slurm.states import combined_state, read_job_state
 
 JOB_FORMAT = "%i|%A|%T|%P|%N|%r|%j"
@@ -182,26 +182,6 @@ def _of_accounting(job: Mapping[str, Any]) -> SlurmJob:
 
 def _accounted_nodes(text: str | None) -> tuple[str, ...]:
     return () if text in (None, "", "None assigned") else tuple(expand_hostlist(str(text)))
-
-
-def read_scontrol_jobs(text: str) -> tuple[SlurmJob, ...]:
-    """Return the jobs of `scontrol show job`."""
-    jobs = []
-    for record in read_records(text, "JobId"):
-        own = int(record["JobId"])
-        identity = JobId(own)
-        if "HetJobId" in record:
-            identity = JobId(int(record["HetJobId"]), int(record["HetJobOffset"]))
-        elif "ArrayJobId" in record:
-            task = record.get("ArrayTaskId", "")
-            identity = JobId(int(record["ArrayJobId"]), task=task if task.isdigit() else f"[{task}]")
-        code, _, signal = record.get("ExitCode", "").partition(":")
-        jobs.append(SlurmJob(
-            id=identity, state=read_job_state(record["JobState"]), own_id=own, partition=record.get("Partition"),
-            nodes=tuple(expand_hostlist(value_of(record, "NodeList") or "")), reason=value_of(record, "Reason"),
-            name=record.get("JobName"), exit_code=int(code) if code else None,
-            signal=int(signal) if signal else None, restarts=int(record.get("Restarts", 0))))
-    return tuple(jobs)
 
 
 def states_of_jobs(jobs: Iterable[SlurmJob]) -> dict[str, str]:

@@ -1,11 +1,9 @@
-"""The cluster's own settings (`scontrol show config`) and its release, with what the releases do differently."""
+"""The cluster's own settings (`scontrol show config`)."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-
-from holmes_hpc.cluster.slurm.records import SlurmOutputError
 
 # Slurm's own defaults, for controllers that do not say.
 DEFAULT_MAX_ARRAY_SIZE = 1001
@@ -54,51 +52,11 @@ class SlurmSettings:
         """Whether a job that is preempted goes back into the queue; elsewhere it is cancelled or stopped."""
         return "REQUEUE" in self.values.get("PreemptMode", "").upper().split(",")
 
-    @property
-    def release(self) -> Release | None:
-        """The controller's release."""
-        text = self.values.get("SLURM_VERSION")
-        return read_release(text) if text else None
-
 
 def read_settings(text: str) -> SlurmSettings:
     """Return the settings of `scontrol show config`; its headings and empty lines are skipped."""
     pairs = (line.partition("=") for line in text.splitlines())
     return SlurmSettings({key.strip(): value.strip() for key, equals, value in pairs if equals and key.strip()})
-
-
-@dataclass(frozen=True, order=True)
-class Release:
-    """A release of Slurm, such as 24.11; each property names a change between releases that matters here."""
-
-    year: int
-    month: int
-
-    def __str__(self) -> str:
-        return f"{self.year}.{self.month:02d}"
-
-    @property
-    def srun_takes_over_cpus_per_task(self) -> bool:
-        """Whether srun heeds the `--cpus-per-task` of its job; 22.05 to 23.02 do not: say it to srun as well."""
-        return not Release(22, 5) <= self < Release(23, 11)
-
-    @property
-    def hostlist_suffixes(self) -> bool:
-        """Whether `scontrol show hostnames` understands text after a bracket (`gpu[1-2]-ib`)."""
-        return self >= Release(23, 11)
-
-    @property
-    def several_topologies(self) -> bool:
-        """Whether topology.yaml may describe several topologies."""
-        return self >= Release(25, 5)
-
-
-def read_release(text: str) -> Release:
-    """Return the release in `slurm-wlm 22.05.8`, `slurm 24.11.5` or `22.05`. Raises SlurmOutputError for none."""
-    match = re.search(r"(?<![0-9.])([0-9]{2})\.([0-9]{2})(?![0-9])", text)
-    if match is None:
-        raise SlurmOutputError(f"{text!r} names no release of Slurm; expected is a text such as 'slurm 24.11.5'")
-    return Release(int(match[1]), int(match[2]))
 
 
 def _number(text: str | None, default: int) -> int:

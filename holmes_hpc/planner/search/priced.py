@@ -16,7 +16,7 @@ from holmes_hpc.planner.simulation.predict import memory_parts, predict
 from holmes_hpc.planner.strategies.memory_refusal import memory_problem
 from holmes_hpc.planner.task import Task
 from holmes_hpc.schedule.building import slow_hops
-from holmes_hpc.schedule.checking import Peaks
+from holmes_hpc.schedule.in_flight import Peaks
 from holmes_hpc.schedule.policies import in_flight_caps
 from holmes_hpc.values import Pipeline, Prediction, ScheduleChoice
 from holmes_hpc.values.capabilities import unable

@@ -16,7 +16,7 @@ from holmes_hpc.planner.simulation.prices import compute_cost, core_pools, price
 from holmes_hpc.planner.simulation.representatives import representatives
 from holmes_hpc.planner.task import Task
 from holmes_hpc.schedule.building import make_schedule
-from holmes_hpc.schedule.checking import Peaks, peak_in_flight
+from holmes_hpc.schedule.in_flight import Peaks, peak_in_flight
 from holmes_hpc.values import Action, ActionKind, Group, Pipeline, Prediction, Reduction, Schedule, ScheduleChoice
 
 _STEP_COLLECTIVES = 3

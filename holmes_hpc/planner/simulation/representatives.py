@@ -18,7 +18,7 @@ from holmes_hpc.planner.simulation.prices import compute_cost, price
 from holmes_hpc.planner.simulation.replicas import Replicas, find_replicas
 from holmes_hpc.planner.simulation.symmetry import Folded, fold
 from holmes_hpc.planner.task import Task
-from holmes_hpc.schedule.checking import Peaks
+from holmes_hpc.schedule.in_flight import Peaks
 
 
 @dataclass(frozen=True, eq=False)

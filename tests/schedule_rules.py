@@ -1,19 +1,16 @@
-"""Whether a schedule is right: complete, executable, its sends matched; and how many activations it keeps alive."""
+"""Whether a schedule is right: complete, executable, its sends matched."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from holmes_hpc.values import Action, ActionKind, Pipeline, Reduction, Schedule
-from holmes_hpc.values.schedule import INPUT_BACKWARDS, LAST_BACKWARDS, RECEIVES, SENDS
+from holmes_hpc.values.schedule import INPUT_BACKWARDS, RECEIVES, SENDS
 
 _WHOLE = {ActionKind.FORWARD, ActionKind.BACKWARD}
 _PARTS = {ActionKind.FORWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT}
-_FORWARD = ActionKind.FORWARD
 Message = tuple[ActionKind, int, int, int, int, int]
-Peaks = Mapping[tuple[int, int, int], int]
-"""Micro-batches in flight by (rank, pipeline, stage), when the rank has most of them."""
 
 
 def schedule_problems(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
@@ -21,30 +18,6 @@ def schedule_problems(pipelines: Sequence[Pipeline], reductions: Sequence[Reduct
     """Return what is wrong with a schedule, in words; an empty list means that it can be executed."""
     return [*_missing_work(pipelines, schedule), *_wrong_reductions(reductions, schedule),
             *_execute(pipelines, reductions, schedule)]
-
-
-def peak_in_flight(schedule: Schedule) -> dict[tuple[int, int, int], int]:
-    """Return the most micro-batches alive at a time, by (rank, pipeline, stage), when that rank's sum is largest.
-
-    A micro-batch lives from its forward to the end of its backward, or of the weight part of its backward.
-    """
-    peaks: dict[tuple[int, int, int], int] = {}
-    for rank, actions in schedule.actions.items():
-        alive: dict[tuple[int, int, int], int] = {}
-        best: dict[tuple[int, int, int], int] = {}
-        total = most = 0
-        for action in actions:
-            if action.kind is _FORWARD:
-                place = rank, action.pipeline, action.stage
-                alive[place] = alive.get(place, 0) + 1
-                total += 1
-                if total > most:
-                    most, best = total, alive.copy()
-            elif action.kind in LAST_BACKWARDS:
-                alive[rank, action.pipeline, action.stage] -= 1
-                total -= 1
-        peaks.update(best)
-    return peaks
 
 
 def _missing_work(pipelines: Sequence[Pipeline], schedule: Schedule) -> list[str]:
