@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from holmes_hpc.cluster.calibrated import calibrate_gpu
 from holmes_hpc.cluster.cluster import LOCAL, ClusterDescription, Node
@@ -109,11 +108,6 @@ class Machine:
             return memory
         return memory / (self.cluster.world_size if self.has_real_emulation else node.gpus)
 
-    @cached_property
-    def derived(self) -> dict[Any, Any]:
-        """Room for what a planner derives from this machine and asks for many thousand times."""
-        return {}
-
     def link(self, network: str, node_a: Node, node_b: Node) -> LinkRate:
         """Return what a pair of ranks has over a network, by one NIC, with nothing else under way.
 
@@ -196,14 +190,15 @@ class Machine:
 
     def _links_gbps(self, fabric: str) -> dict[str, float]:
         """Return, by the fabric at the other end, what links that were not measured give each node of a fabric."""
-        key = "links", fabric
-        if key not in self.derived:
-            self.derived[key] = {
-                other: link.bandwidth_gbps for link in self.cluster.links if fabric in link.between
-                for other in link.between if other != fabric
-                if link.bandwidth_gbps is not None and self._measured(ETHERNET, fabric, other) is None}
-        found: dict[str, float] = self.derived[key]
-        return found
+        return self._links_by_fabric[fabric]
+
+    @cached_property
+    def _links_by_fabric(self) -> dict[str, dict[str, float]]:
+        return {fabric: {
+            other: link.bandwidth_gbps for link in self.cluster.links if fabric in link.between
+            for other in link.between if other != fabric
+            if link.bandwidth_gbps is not None and self._measured(ETHERNET, fabric, other) is None
+        } for fabric in self.cluster.fabrics}
 
     def _inside_node(self, node: Node) -> LinkRate:
         measured = self._measured(LOCAL, node.label, node.label)

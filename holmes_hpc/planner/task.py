@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 from holmes_hpc import registry
@@ -13,6 +12,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine, read_cluster
 from holmes_hpc.config.rules import LAYER_SPLITS
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
+from holmes_hpc.planner.known import KnownLayouts, KnownPrices, KnownVariants
 from holmes_hpc.values import Synchronization
 from holmes_hpc.values.capabilities import ENGINE
 from holmes_hpc.values.schedule_kinds import AUTO, ScheduleKind, compared_schedules, schedule_kind
@@ -123,17 +123,22 @@ class PlanSettings:
 
 @dataclass(frozen=True)
 class Task:
-    """Everything that a strategy is told."""
+    """Everything that a strategy is told, with what was worked out of it before.
+
+    A changed copy (`dataclasses.replace`) begins anew, but for the prices where its machine is the same.
+    """
 
     settings: PlanSettings
     architecture: Architecture
     cluster: ClusterDescription
     machine: Machine
+    prices: KnownPrices = field(default_factory=KnownPrices, compare=False, repr=False)
+    layouts: KnownLayouts = field(init=False, default_factory=KnownLayouts, compare=False, repr=False)
+    variants: KnownVariants = field(init=False, default_factory=KnownVariants, compare=False, repr=False)
 
-    @cached_property
-    def derived(self) -> dict[Any, Any]:
-        """Room for what the search derives from this task more than once."""
-        return {}
+    def __post_init__(self) -> None:
+        if self.prices.machine is not self.machine:
+            object.__setattr__(self, "prices", KnownPrices(self.machine))
 
     def synchronization(self, strategy: str) -> Synchronization:
         """Return how the ranks of a plan of `strategy` sum gradients and update parameters."""

@@ -11,6 +11,7 @@ from holmes_hpc.cluster.cluster import LOCAL
 from holmes_hpc.cluster.nics import ETHERNET
 from holmes_hpc.planner.cost.collectives import Ring
 from holmes_hpc.planner.cost.gpu_constants import COLLECTIVE_LAUNCH_SECONDS, local_share, network_share
+from holmes_hpc.planner.known import KnownPrices
 from holmes_hpc.values import Group, Reduction
 from holmes_hpc.values.levels import ranks_by_node
 
@@ -43,17 +44,17 @@ class Traffic:
         return max([self.seconds, *self.busy.values()]), tuple(self.busy.items())
 
 
-@dataclass(frozen=True)
 class NetworkCost:
-    """Prices messages and reductions on a machine. Ranks of a node share its NICs."""
+    """Prices messages and reductions on a machine. Ranks of a node share its NICs. `known` keeps what it priced."""
 
-    machine: Machine
+    def __init__(self, machine: Machine, known: KnownPrices | None = None) -> None:
+        self.machine, self.known = machine, known or KnownPrices(machine)
 
     def message(self, network: str, sender: int, receiver: int, size_bytes: float) -> Traffic:
         """Return the price of one message of a pipeline edge."""
         cluster = self.machine.cluster
         a, b = cluster.node_of(sender), cluster.node_of(receiver)
-        seconds_a_byte, latency, busy = _hop(self.machine, network, a, b)
+        seconds_a_byte, latency, busy = self._hop(network, a, b)
         return Traffic(size_bytes * seconds_a_byte, latency, {key: size_bytes * each for key, each in busy.items()})
 
     def all_reduce(self, group: Group, size_bytes: float) -> Traffic:
@@ -91,15 +92,13 @@ class NetworkCost:
         """Return the ring over which a stage's tensor ranks sum, with nothing else under way."""
         cluster = self.machine.cluster
         nodes = [cluster.node_of(rank) for rank in ranks]
-        key = "tensor ring", tuple(node.slot for node in nodes)
-        if key not in self.machine.derived:
-            self.machine.derived[key] = self._tensor_ring(ranks, nodes)
-        ring: Ring = self.machine.derived[key]
+        ring: Ring = self.known.tensor_rings.of(tuple(node.slot for node in nodes),
+                                                lambda: self._tensor_ring(ranks, nodes))
         return ring
 
     def _tensor_ring(self, ranks: Sequence[int], nodes: Sequence[Node]) -> Ring:
         cluster = self.machine.cluster
-        hops = [_hop(self.machine, cluster.shared_network((ranks[i], ranks[i - 1])), nodes[i], nodes[i - 1])
+        hops = [self._hop(cluster.shared_network((ranks[i], ranks[i - 1])), nodes[i], nodes[i - 1])
                 for i in range(len(ranks))]
         seconds_a_byte = max(max([seconds, *busy.values()]) for seconds, _, busy in hops)
         return Ring(1 / seconds_a_byte, max(latency for _, latency, _ in hops), COLLECTIVE_LAUNCH_SECONDS)
@@ -144,25 +143,26 @@ class NetworkCost:
 
     def _ring(self, group: Group, size_bytes: float, steps: int) -> Traffic:
         """Return the price of `size_bytes` passing every rank of a ring in `steps` steps."""
-        key = "ring", group.network, group.ranks
-        if key not in self.machine.derived:
-            self.machine.derived[key] = self._ring_rates(group)
-        slowest, longest, shares = self.machine.derived[key]
+        slowest, longest, shares = self.known.rings.of((group.network, group.ranks), lambda: self._ring_rates(group))
         return Traffic(size_bytes * slowest + steps * longest, 0.0,
                        {resource: size_bytes * each for resource, each in shares.items()})
+
+    def _hop(self, network: str, a: Node, b: Node) -> tuple[float, float, dict[Resource, float]]:
+        """Return seconds a byte of one pair, latency in seconds, and seconds a byte of every shared resource."""
+        return self.known.hops.of((network, a.slot, b.slot), lambda: _hop_rates(self.machine, network, a, b))
 
     def _ring_rates(self, group: Group) -> tuple[float, float, dict[Resource, float]]:
         """Return seconds a byte of a ring, its longest latency, and seconds a byte of every shared resource."""
         cluster = self.machine.cluster
         nodes = list(dict.fromkeys(cluster.node_of(rank) for rank in group.ranks))
         if len(nodes) == 1:
-            seconds_a_byte, latency, _ = _hop(self.machine, "local", nodes[0], nodes[0])
+            seconds_a_byte, latency, _ = self._hop("local", nodes[0], nodes[0])
             return seconds_a_byte, latency, {}
         fewest = len(group.ranks) // len(nodes)
         slowest = longest = 0.0
         busy: dict[Resource, float] = {}
         for a, b in zip(nodes, nodes[1:] + nodes[:1], strict=True):
-            pair, latency, shares = _hop(self.machine, group.network, a, b)
+            pair, latency, shares = self._hop(group.network, a, b)
             slowest = max(slowest, pair / max(1, fewest), *shares.values())
             longest = max(longest, latency)
             for key, each in shares.items():
@@ -189,14 +189,6 @@ def _phase_seconds(traffics: Sequence[Traffic]) -> float:
     """Return how long groups that run side by side take: the longest alone, or the busiest shared NIC."""
     busy = occupied(traffic.busy for traffic in traffics)
     return max([0.0, *(traffic.seconds for traffic in traffics), *busy.values()])
-
-
-def _hop(machine: Machine, network: str, a: Node, b: Node) -> tuple[float, float, dict[Resource, float]]:
-    """Return seconds a byte of one pair, latency in seconds, and seconds a byte of every shared resource."""
-    key = "hop", network, a.slot, b.slot
-    if key not in machine.derived:
-        machine.derived[key] = _hop_rates(machine, network, a, b)
-    return machine.derived[key]
 
 
 def _hop_rates(machine: Machine, network: str, a: Node, b: Node) -> tuple[float, float, dict[Resource, float]]:

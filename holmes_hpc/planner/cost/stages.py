@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import Machine, Node
@@ -22,11 +21,16 @@ from holmes_hpc.planner.cost.memory_parts import (
 from holmes_hpc.planner.cost.micro_batch import ELEMENT_BYTES, MicroBatch
 
 GIB = 2.0**30
+_Stage = tuple[Hashable, ...]
+"""What tells stages apart: their units, the samples of a micro-batch, tensor ranks."""
 
 
 @dataclass(frozen=True)
 class ComputeCost:
-    """Prices the compute and memory of stages on a machine."""
+    """Prices the compute and memory of stages on a machine; what was priced is kept.
+
+    A search asks for the same few stages many thousand times.
+    """
 
     machine: Machine
     architecture: Architecture
@@ -34,11 +38,10 @@ class ComputeCost:
     optimizer: str
     recompute: str = "none"
     sequence_parallel: bool = False
-
-    @cached_property
-    def known(self) -> dict[Any, Any]:
-        """What was priced before: a search asks for the same few stages many thousand times."""
-        return {}
+    priced_directions: dict[_Stage, Directions] = field(default_factory=dict, init=False, compare=False, repr=False)
+    counted_parameters: dict[_Stage, float] = field(default_factory=dict, init=False, compare=False, repr=False)
+    counted_activations: dict[_Stage, float] = field(default_factory=dict, init=False, compare=False, repr=False)
+    counted_workspaces: dict[_Stage, float] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def element_bytes(self) -> int:
@@ -57,18 +60,17 @@ class ComputeCost:
         """
         self.machine.tflops(node, self.precision)
         return MicroBatch(self.architecture, self.machine.gpu(node), samples, tensor, self.precision, self.recompute,
-                    self.sequence_parallel)
+                          self.sequence_parallel)
 
     def directions(self, node: Node, units: tuple[str, ...], samples: int, tensor: int = 1,
                    ring: Ring | None = None) -> Directions:
         """Return forward and both parts of the backward of `units` on one GPU, with the sums over `ring`, if given."""
-        key = "directions", node.gpu, units, samples, tensor, ring
-        if key not in self.known:
+        key = node.gpu, units, samples, tensor, ring
+        if key not in self.priced_directions:
             layers, others = _summary(units)
             batch = self.micro_batch(node, samples, tensor)
-            self.known[key] = _directions(batch, layers, others, _looks_up(units), ring)
-        found: Directions = self.known[key]
-        return found
+            self.priced_directions[key] = _directions(batch, layers, others, _looks_up(units), ring)
+        return self.priced_directions[key]
 
     def optimizer_seconds(self, node: Node, parameters: float) -> float:
         """Return the time of one optimizer step over the parameters that a rank updates."""
@@ -76,36 +78,36 @@ class ComputeCost:
 
     def parameter_count(self, units: tuple[str, ...], tensor: int = 1) -> float:
         """Return the parameters that one of `tensor` ranks holds of the units."""
-        key = "parameters", units, tensor
-        if key not in self.known:
+        key = units, tensor
+        if key not in self.counted_parameters:
             layers, others = _summary(units)
             count = layers * rank_parameters(self.architecture, "layers.0", tensor) if layers else 0.0
-            self.known[key] = count + sum(rank_parameters(self.architecture, unit, tensor) for unit in others)
-        found: float = self.known[key]
-        return found
+            count += sum(rank_parameters(self.architecture, unit, tensor) for unit in others)
+            self.counted_parameters[key] = count
+        return self.counted_parameters[key]
 
     def activation_bytes(self, units: tuple[str, ...], samples: int, tensor: int = 1) -> float:
         """Return the bytes that a micro-batch keeps from its forward to its backward on one rank."""
-        known = "activations", units, samples, tensor
-        if known not in self.known:
+        stage = units, samples, tensor
+        if stage not in self.counted_activations:
             layers, others = _summary(units)
             key = (self.architecture, samples, tensor, self.element_bytes, self.recompute, self.sequence_parallel)
             kept = sum(_kept_bytes(unit, *key) for unit in others)
-            self.known[known] = kept + (layers * _kept_bytes("layers.0", *key) if layers else 0.0)
-        found: float = self.known[known]
-        return found
+            kept += layers * _kept_bytes("layers.0", *key) if layers else 0.0
+            self.counted_activations[stage] = kept
+        return self.counted_activations[stage]
 
     def workspace_bytes(self, units: tuple[str, ...], samples: int, tensor: int = 1) -> float:
         """Return the largest passing tensors: the gradient of the logits, or a layer that is computed again."""
-        known = "workspace", units, samples, tensor
-        if known not in self.known:
+        stage = units, samples, tensor
+        if stage not in self.counted_workspaces:
             layers, others = _summary(units)
             key = (self.architecture, samples, tensor, self.element_bytes)
             again = _kept_bytes("layers.0", *key, "none", self.sequence_parallel) if layers else 0.0
             logits = 4.0 * samples * self.architecture.sequence_length * self.architecture.vocab_size / tensor
-            self.known[known] = max(again if self.recompute == "full" else 0.0, logits if "head" in others else 0.0)
-        found: float = self.known[known]
-        return found
+            self.counted_workspaces[stage] = max(again if self.recompute == "full" else 0.0,
+                                                 logits if "head" in others else 0.0)
+        return self.counted_workspaces[stage]
 
     def static_gib(self, node: Node, parameters: float) -> float:
         """Return the memory that does not depend on micro-batches: states and the device context."""

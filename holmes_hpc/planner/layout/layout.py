@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 from holmes_hpc.values import Group, Pipeline, Reduction
-
-Made = TypeVar("Made")
 
 
 class Overlap(Protocol):
@@ -37,18 +33,3 @@ class Layout:
     reductions: tuple[Reduction, ...]
     micro_batch_size: int
     overlap: Overlap | None = None
-
-    def once(self, what: Hashable, of: object, make: Callable[[], Made]) -> Made:
-        """Return what `make` makes for this layout `of` a task; it is asked at the first call for that task alone.
-
-        A search tries many schedules on a layout, and comes to the same layout on several ways.
-        """
-        known = self._made.get(what)
-        if known is None or known[0] is not of:
-            known = self._made[what] = of, make()
-        made: Made = known[1]
-        return made
-
-    @cached_property
-    def _made(self) -> dict[Hashable, tuple[object, Any]]:
-        return {}

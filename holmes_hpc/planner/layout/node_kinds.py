@@ -60,14 +60,15 @@ def on_nodes(task: Task, slots: Iterable[str]) -> Task:
     kept = frozenset(slots)
     if kept == {node.slot for node in task.cluster.nodes}:
         return task
-    key = "on nodes", kept
-    if key not in task.derived:
-        cluster = task.cluster.only(kept)
-        if task.machine.has_real_emulation:
-            machine = Machine.emulated(cluster, shaped=task.machine.shaped)
-        else:
-            kinds = {node.gpu: task.machine.gpus[node.gpu] for node in cluster.nodes}
-            machine = dataclasses.replace(task.machine, cluster=cluster, gpus=kinds)
-        task.derived[key] = dataclasses.replace(task, cluster=cluster, machine=machine)
-    found: Task = task.derived[key]
+    found: Task = task.variants.on_nodes.of(kept, lambda: _on_nodes(task, kept))
     return found
+
+
+def _on_nodes(task: Task, kept: frozenset[str]) -> Task:
+    cluster = task.cluster.only(kept)
+    if task.machine.has_real_emulation:
+        machine = Machine.emulated(cluster, shaped=task.machine.shaped)
+    else:
+        kinds = {node.gpu: task.machine.gpus[node.gpu] for node in cluster.nodes}
+        machine = dataclasses.replace(task.machine, cluster=cluster, gpus=kinds)
+    return dataclasses.replace(task, cluster=cluster, machine=machine)

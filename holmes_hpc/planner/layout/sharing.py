@@ -16,7 +16,7 @@ def updated_parameters(task: Task, layout: Layout) -> dict[int, float]:
 
     Of a reduction whose sum is divided every rank of an inner group has an equal shard, and of any other one all.
     """
-    return layout.once("updated", task, lambda: _updated(task.architecture, layout))
+    return task.layouts.updated_parameters.of(layout, lambda: _updated(task.architecture, layout))
 
 
 def _updated(architecture: Architecture, layout: Layout) -> dict[int, float]:

@@ -112,12 +112,8 @@ def _peaks(pipelines: Sequence[Pipeline], chunks: int) -> dict[tuple[int, int, i
 
 
 def _interleaved(task: Task) -> Task:
-    key = "in chunks"
-    if key not in task.derived:
-        schedule = compared_schedules(in_chunks=True)[0]
-        task.derived[key] = dataclasses.replace(task, settings=task.settings.replace(schedule=schedule))
-    found: Task = task.derived[key]
-    return found
+    schedule = compared_schedules(in_chunks=True)[0]
+    return dataclasses.replace(task, settings=task.settings.replace(schedule=schedule))
 
 
 def go_round(pipeline: Pipeline, chunks: int) -> Pipeline | None:

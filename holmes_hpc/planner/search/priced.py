@@ -79,11 +79,12 @@ def make_layout(task: Task, strategy: str, pipelines: tuple[Pipeline, ...], size
     Raises PlanRefusedError where a rank would hold two slices of one unit.
     """
     synchronization = task.synchronization(strategy)
-    key = "layout", pipelines, size, rules, synchronization
-    if key not in task.derived:
+
+    def make() -> Layout:
         groups, reductions = find_groups(task.architecture, task.cluster, pipelines, rules)
-        task.derived[key] = Layout(pipelines, groups, reductions, size, synchronization)
-    layout: Layout = task.derived[key]
+        return Layout(pipelines, groups, reductions, size, synchronization)
+
+    layout: Layout = task.layouts.layouts.of((pipelines, size, rules, synchronization), make)
     return layout
 
 

@@ -25,7 +25,8 @@ _STEP_COLLECTIVES = 3
 
 def predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
     """Simulate one step of a layout and return the figures of a plan."""
-    return layout.once(choice, task, lambda: _predict(task, layout, choice))
+    found: Prediction = task.layouts.predictions.of(layout, lambda: _predict(task, layout, choice), choice)
+    return found
 
 
 def _predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
@@ -105,7 +106,7 @@ def _simulate(task: Task, layout: Layout, choice: ScheduleChoice,
         # Ranks that queue for the same cores depend on all the others.
         pipelines = _with_counts(layout.pipelines, counts)
         schedule = make_schedule(pipelines, layout.groups, layout.reductions, choice)
-        prices = layout.once("prices", task, lambda: price(task, layout))
+        prices = task.layouts.prices.of(layout, lambda: price(task, layout))
         schedule = with_gathers(schedule, layout.reductions, prices)
         return simulate(schedule, layout.reductions, prices), peak_in_flight(schedule)
     few = representatives(task, layout)
@@ -130,10 +131,7 @@ def with_gathers(schedule: Schedule, reductions: Sequence[Reduction], prices: Pr
 
 def step_collectives(task: Task, world: Group) -> float:
     """Return the time of the step's small collectives, which take latencies only: log2 of the ranks, both ways."""
-    key = "longest latency", world.network, world.ranks
-    if key not in task.machine.derived:
-        task.machine.derived[key] = _longest_latency_us(task, world) * 1e-6
-    latency: float = task.machine.derived[key]
+    latency = task.prices.latencies.of((world.network, world.ranks), lambda: _longest_latency_us(task, world) * 1e-6)
     return _STEP_COLLECTIVES * 2 * (len(world.ranks) - 1).bit_length() * latency
 
 

@@ -23,19 +23,21 @@ _GRADIENT_BYTES = 4
 def compute_cost(task: Task) -> ComputeCost:
     """Return the compute prices of a task."""
     settings = task.settings
-    key = ("cost", task.architecture, settings.precision, settings.optimizer, settings.recompute,
+    key = (task.architecture, settings.precision, settings.optimizer, settings.recompute,
            settings.sequence_parallel)
-    if key not in task.machine.derived:
-        task.machine.derived[key] = ComputeCost(task.machine, task.architecture, settings.precision, settings.optimizer,
-                                               settings.recompute, settings.sequence_parallel)
-    cost: ComputeCost = task.machine.derived[key]
-    return cost
+    found: ComputeCost = task.prices.compute.of(key, lambda: ComputeCost(task.machine, *key))
+    return found
+
+
+def network_cost(task: Task) -> NetworkCost:
+    """Return the network prices of a task."""
+    return NetworkCost(task.machine, task.prices)
 
 
 def price(task: Task, layout: Layout) -> Prices:
     """Return what every action of a layout costs."""
     cost = compute_cost(task)
-    network = NetworkCost(task.machine)
+    network = network_cost(task)
     compute: dict[tuple[ActionKind, int, int], float] = {}
     for p, pipeline in enumerate(layout.pipelines):
         for s, stage in enumerate(pipeline.stages):
@@ -79,7 +81,7 @@ def stage_seconds(task: Task, cost: ComputeCost, ranks: Sequence[int], units: tu
                   samples: int) -> tuple[float, float]:
     """Return forward and backward time of a stage: its slowest GPU's, with its tensor ranks' sums."""
     nodes = list(dict.fromkeys(task.cluster.node_of(rank) for rank in ranks))
-    ring = NetworkCost(task.machine).tensor_ring(ranks) if len(ranks) > 1 else None
+    ring = network_cost(task).tensor_ring(ranks) if len(ranks) > 1 else None
     times = [cost.directions(node, units, samples, len(ranks), ring) for node in nodes]
     return max(each.forward for each in times), max(each.backward for each in times)
 
@@ -91,7 +93,7 @@ def weight_seconds(task: Task, cost: ComputeCost, ranks: Sequence[int], units: t
     The attention core, norms, tensor-parallel exchanges and what is recomputed belong to the input part.
     """
     nodes = list(dict.fromkeys(task.cluster.node_of(rank) for rank in ranks))
-    ring = NetworkCost(task.machine).tensor_ring(ranks) if len(ranks) > 1 else None
+    ring = network_cost(task).tensor_ring(ranks) if len(ranks) > 1 else None
     return max(cost.directions(node, units, samples, len(ranks), ring).backward_weight for node in nodes)
 
 

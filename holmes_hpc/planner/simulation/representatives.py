@@ -55,12 +55,14 @@ class Representatives:
 
 def replicas_of(task: Task, layout: Layout) -> Replicas:
     """Return which pipelines of a layout stand for all."""
-    return layout.once("replicas", task.cluster, lambda: find_replicas(task.cluster, layout.pipelines))
+    found: Replicas = task.layouts.replicas.of(layout, lambda: find_replicas(task.cluster, layout.pipelines))
+    return found
 
 
 def representatives(task: Task, layout: Layout) -> Representatives:
     """Return what stands for a layout, worked out at the first call for a task."""
-    return layout.once("representatives", task, lambda: _representatives(task, layout))
+    found: Representatives = task.layouts.representatives.of(layout, lambda: _representatives(task, layout))
+    return found
 
 
 def _representatives(task: Task, layout: Layout) -> Representatives:

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.cost.network import NetworkCost
 from holmes_hpc.planner.cost.rank_memory import USABLE_FRACTION
 from holmes_hpc.planner.cost.stages import GIB, ComputeCost
 from holmes_hpc.planner.layout.ownership import TOKEN_TABLE
 from holmes_hpc.planner.layout.pipelines import count_microbatches, overlaps
 from holmes_hpc.planner.layout.sharing import sharers
-from holmes_hpc.planner.simulation.prices import compute_cost, core_pools, stage_seconds
+from holmes_hpc.planner.simulation.prices import compute_cost, core_pools, network_cost, stage_seconds
 from holmes_hpc.planner.strategies import layer_split
 from holmes_hpc.planner.strategies.fleets.stage_table import Held, held_bytes
 from holmes_hpc.planner.strategies.layer_split import StageCost
@@ -76,7 +75,7 @@ class ShapeFacts:
         self.task, self.shape = task, shape
         self.prices = prices or StagePrices(task)
         self.ways = overlaps([len(parts) for parts in shape.stages])
-        self.network = NetworkCost(task.machine)
+        self.network = network_cost(task)
         everyone = range(task.cluster.world_size)
         self.one_network = task.cluster.shared_network(everyone) if shape.rules.one_network else None
         self.slowest = [tuple({task.cluster.node_of(part[0]).gpu: part for part in parts}.values())

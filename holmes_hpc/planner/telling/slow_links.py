@@ -100,5 +100,4 @@ def _without(task: Task, layout: Layout, choice: ScheduleChoice) -> float:
         free = dataclasses.replace(cluster, rates={**cluster.rates, ETHERNET: _NO_TIME * rate})
     else:
         free = faster_ethernet(cluster, _NO_TIME)
-    # A copy of the layout, since it remembers what was worked out for one task.
-    return predict(on_cluster(task, free), dataclasses.replace(layout), choice).step_seconds
+    return predict(on_cluster(task, free), layout, choice).step_seconds

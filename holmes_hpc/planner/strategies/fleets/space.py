@@ -173,9 +173,7 @@ def tensor_degrees_of(task: Task, kind: Kind) -> tuple[int, ...]:
 
 def space_of(task: Task) -> Space:
     """Return what a task may choose from: the same for every strategy that asks."""
-    if "space" not in task.derived:
-        task.derived["space"] = Space(task)
-    space: Space = task.derived["space"]
+    space: Space = task.variants.spaces.of("unlike pipelines", lambda: Space(task))
     return space
 
 

@@ -6,12 +6,11 @@ import functools
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from holmes_hpc.planner.cost.network import NetworkCost
 from holmes_hpc.planner.cost.rank_memory import USABLE_FRACTION
 from holmes_hpc.planner.cost.stages import ComputeCost
 from holmes_hpc.planner.layout.node_kinds import Kind
 from holmes_hpc.planner.layout.ownership import TOKEN_TABLE
-from holmes_hpc.planner.simulation.prices import compute_cost, stage_seconds
+from holmes_hpc.planner.simulation.prices import compute_cost, network_cost, stage_seconds
 from holmes_hpc.planner.task import Task
 
 _GIB = 2.0**30
@@ -96,7 +95,7 @@ class CostPricing:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.cost = compute_cost(task)
-        self.network = NetworkCost(task.machine)
+        self.network = network_cost(task)
         self._seconds = functools.cache(self._unit_seconds)
         self._held = functools.cache(functools.partial(held_bytes, self.cost, sharded=task.settings.sharded))
         self.hop = functools.cache(self._hop)  # type: ignore[method-assign]
