@@ -65,7 +65,6 @@ class KnownLayouts:
     replicas: OncePerLayout[Any] = field(default_factory=OncePerLayout)
     representatives: OncePerLayout[Any] = field(default_factory=OncePerLayout)
     updated_parameters: OncePerLayout[dict[int, float]] = field(default_factory=OncePerLayout)
-    prices: OncePerLayout[Any] = field(default_factory=OncePerLayout)
     predictions: OncePerLayout[Any] = field(default_factory=OncePerLayout)
 
 

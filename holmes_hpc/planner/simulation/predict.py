@@ -7,13 +7,12 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from holmes_hpc.planner.cost.rank_memory import RankMemory, memory_per_rank
-from holmes_hpc.planner.cost.stages import GIB
 from holmes_hpc.planner.layout.layout import Layout
 from holmes_hpc.planner.layout.sharing import updated_parameters
 from holmes_hpc.planner.simulation.events import Prices, Timeline, simulate
 from holmes_hpc.planner.simulation.long_steps import Shortened, shortened
-from holmes_hpc.planner.simulation.prices import compute_cost, core_pools, price
-from holmes_hpc.planner.simulation.representatives import representatives
+from holmes_hpc.planner.simulation.prices import compute_cost
+from holmes_hpc.planner.simulation.representatives import simulated
 from holmes_hpc.planner.task import Task
 from holmes_hpc.schedule.building import make_schedule
 from holmes_hpc.schedule.in_flight import Peaks, peak_in_flight
@@ -32,8 +31,7 @@ def predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
 def _predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
     architecture, world = task.architecture, task.cluster.world_size
     timeline, peaks = _observe_few(task, layout, choice)
-    memory = (tuple(parts.total / GIB for parts in memory_parts(task, layout, peaks)) if core_pools(task)[0]
-              else representatives(task, layout).memory_gib(peaks))
+    memory = simulated(task, layout).memory_gib(peaks)
     seconds = timeline.step_seconds + step_collectives(task, layout.groups[0])
     samples = task.settings.global_batch_size
     flops = architecture.model_flops_per_sample() * samples
@@ -51,9 +49,7 @@ def _predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
 def observe(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timeline, Peaks]:
     """Simulate a step; return what was seen, and the micro-batches in flight."""
     timeline, peaks = _observe_few(task, layout, choice)
-    if core_pools(task)[0]:
-        return timeline, peaks
-    return timeline, representatives(task, layout).replicas.spread_peaks(peaks)
+    return timeline, simulated(task, layout).replicas.spread_peaks(peaks)
 
 
 def _observe_few(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Timeline, Peaks]:
@@ -61,7 +57,7 @@ def _observe_few(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Ti
 
     Long steps repeat themselves, so two shorter ones tell how long each further micro-batch takes.
     """
-    short = shortened(_simulated(task, layout, choice), choice)
+    short = shortened(simulated(task, layout).folded(turns=choice.turns).pipelines, choice)
     if short is None:
         return _simulate(task, layout, choice)
     first, _ = _simulate(task, layout, choice, short.first)
@@ -80,13 +76,6 @@ def _periods(layout: Layout, short: Shortened) -> dict[int, float]:
             for pipeline in layout.pipelines for stage in pipeline.stages for rank in stage.ranks}
 
 
-def _simulated(task: Task, layout: Layout, choice: ScheduleChoice) -> tuple[Pipeline, ...]:
-    """Return the pipelines of which a step is simulated."""
-    if core_pools(task)[0]:
-        return layout.pipelines
-    return representatives(task, layout).folded(turns=choice.turns).pipelines
-
-
 def memory_parts(task: Task, layout: Layout, peaks: Peaks) -> tuple[RankMemory, ...]:
     """Return the memory of every rank by parts; `peaks` are those of `observe`."""
     return memory_per_rank(compute_cost(task), task.cluster, layout.pipelines, layout.micro_batch_size, peaks,
@@ -102,20 +91,13 @@ def _with_counts(pipelines: tuple[Pipeline, ...], counts: Mapping[int, int] | No
 def _simulate(task: Task, layout: Layout, choice: ScheduleChoice,
               counts: Mapping[int, int] | None = None) -> tuple[Timeline, Peaks]:
     """Simulate a step of all micro-batches, or of so many of each pipeline, by how many it has."""
-    if core_pools(task)[0]:
-        # Ranks that queue for the same cores depend on all the others.
-        pipelines = _with_counts(layout.pipelines, counts)
-        schedule = make_schedule(pipelines, layout.groups, layout.reductions, choice)
-        prices = task.layouts.prices.of(layout, lambda: price(task, layout))
-        schedule = with_gathers(schedule, layout.reductions, prices)
-        return simulate(schedule, layout.reductions, prices), peak_in_flight(schedule)
-    few = representatives(task, layout)
+    few = simulated(task, layout)
     folded = few.folded(turns=choice.turns)
     own = choice.for_pipelines(few.replicas.chosen).for_pipelines(folded.kept)
     schedule = make_schedule(_with_counts(folded.pipelines, counts), folded.groups, folded.reductions, own)
     schedule = with_gathers(schedule, folded.reductions, folded.prices)
     timeline = simulate(schedule, folded.reductions, folded.prices)
-    busy = {rank: timeline.busy_seconds[folded.rank_like[same]] for rank, same in few.replicas.rank_like().items()}
+    busy = few.busy_seconds(folded, timeline.busy_seconds)
     return Timeline(timeline.step_seconds, busy), folded.spread_peaks(few.layout.pipelines, peak_in_flight(schedule))
 
 

@@ -7,6 +7,7 @@ neither, so they are worked out once for each layout.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holmes_hpc.planner.cost.rank_memory import rank_memory
@@ -14,7 +15,7 @@ from holmes_hpc.planner.cost.stages import GIB
 from holmes_hpc.planner.layout.layout import Layout
 from holmes_hpc.planner.layout.sharing import updated_parameters
 from holmes_hpc.planner.simulation.events import Prices
-from holmes_hpc.planner.simulation.prices import compute_cost, price
+from holmes_hpc.planner.simulation.prices import compute_cost, core_pools, price
 from holmes_hpc.planner.simulation.replicas import Replicas, find_replicas
 from holmes_hpc.planner.simulation.symmetry import Folded, fold
 from holmes_hpc.planner.task import Task
@@ -43,6 +44,10 @@ class Representatives:
                                        lambda rank: self.task.cluster.node_of(rank).slot, turns=turns)
         return self._folded[turns]
 
+    def busy_seconds(self, folded: Folded, seen: Mapping[int, float]) -> dict[int, float]:
+        """Return how long every rank of the whole layout computes, from what was seen of those that are left."""
+        return {rank: seen[folded.rank_like[same]] for rank, same in self.replicas.rank_like().items()}
+
     def memory_gib(self, peaks: Peaks) -> tuple[float, ...]:
         """Return the memory of every rank of the whole layout in GiB; `peaks` are those of the representatives."""
         few = self.layout
@@ -51,6 +56,22 @@ class Representatives:
         known = {rank: memory.total / GIB for rank, memory in parts.items()}
         like = self.replicas.rank_like()
         return tuple(known[like[rank]] for rank in range(self.task.cluster.world_size))
+
+
+@dataclass(frozen=True, eq=False)
+class _Everyone(Representatives):
+    """A layout in which every rank stands for itself alone."""
+
+    def folded(self, *, turns: bool) -> Folded:
+        """Return the whole layout."""
+        few = self.layout
+        everyone = tuple(range(len(few.pipelines)))
+        return Folded(few.pipelines, few.groups, few.reductions, self.prices, everyone, everyone,
+                      self.replicas.rank_like())
+
+    def busy_seconds(self, folded: Folded, seen: Mapping[int, float]) -> dict[int, float]:
+        """Return what was seen."""
+        return dict(seen)
 
 
 def replicas_of(task: Task, layout: Layout) -> Replicas:
@@ -63,6 +84,22 @@ def representatives(task: Task, layout: Layout) -> Representatives:
     """Return what stands for a layout, worked out at the first call for a task."""
     found: Representatives = task.layouts.representatives.of(layout, lambda: _representatives(task, layout))
     return found
+
+
+def simulated(task: Task, layout: Layout) -> Representatives:
+    """Return what of a layout is simulated: its representatives, or all of it where ranks queue for CPU cores.
+
+    Such ranks depend on all others that use the same cores, so that none stands for another.
+    """
+    if not core_pools(task)[0]:
+        return representatives(task, layout)
+    found: Representatives = task.layouts.representatives.of(layout, lambda: _everyone(task, layout), "everyone")
+    return found
+
+
+def _everyone(task: Task, layout: Layout) -> Representatives:
+    prices, each = price(task, layout), tuple(range(len(layout.pipelines)))
+    return _Everyone(task, Replicas(each, each, layout.pipelines, 1), layout, prices, prices)
 
 
 def _representatives(task: Task, layout: Layout) -> Representatives:

@@ -12,8 +12,7 @@ from holmes_hpc.planner.layout.layout import Layout
 from holmes_hpc.planner.simulation.events import Prices, simulate
 from holmes_hpc.planner.simulation.long_steps import actions_of
 from holmes_hpc.planner.simulation.predict import with_gathers
-from holmes_hpc.planner.simulation.prices import core_pools, price
-from holmes_hpc.planner.simulation.representatives import representatives
+from holmes_hpc.planner.simulation.representatives import simulated
 from holmes_hpc.planner.task import Task
 from holmes_hpc.schedule.building import make_schedule
 from holmes_hpc.values import Action, ActionKind, ScheduleChoice
@@ -73,9 +72,7 @@ def retrace(task: Task, layout: Layout, choice: ScheduleChoice, most_actions: in
 
 def _without_replicas(task: Task, layout: Layout, choice: ScheduleChoice, folded: bool
                       ) -> tuple[Layout, ScheduleChoice, Prices, Mapping[int, int]]:
-    if core_pools(task)[0]:
-        return layout, choice, price(task, layout), dict.fromkeys(range(task.cluster.world_size), 1)
-    found = representatives(task, layout)
+    found = simulated(task, layout)
     few, own, same = found.layout, choice.for_pipelines(found.replicas.chosen), found.replicas.rank_like()
     if not folded:
         return few, own, found.prices, Counter(same.values())
