@@ -37,7 +37,7 @@ class Representatives:
     _folded: dict[bool, Folded] = field(default_factory=dict)
 
     def folded(self, *, turns: bool) -> Folded:
-        """Return what is left to simulate of a step with or without turns: see `folding.fold`."""
+        """Return what is left to simulate of a step with or without turns: see `symmetry.fold`."""
         if turns not in self._folded:
             few = self.layout
             self._folded[turns] = fold(few.pipelines, few.groups, few.reductions, self.prices,
