@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,18 +89,30 @@ def save(folder: Path, plan: Plan, model: Architecture, name: str) -> Path:
     return commit(attempt, {"parts": {key: part.state() for key, part in rank.parts.items()}}, {})
 
 
+OPTIMIZERS = {"gpt": "adamw", "llama": "sgd"}
+
+
+@functools.cache
+def plan_of(name: str, kind: str) -> Plan:
+    return hand_plan(architecture(MODELS[kind]), PLANS[name])
+
+
+@functools.cache
+def wanted_rank(name: str, kind: str, number: int) -> Rank:
+    return rank_of(plan_of(name, kind), number, architecture(MODELS[kind]), OPTIMIZERS[kind], seed=5, steps=2)
+
+
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("name", PLANS)
 def test_every_layout_loads_every_other(tmp_path: Path, name: str, kind: str) -> None:
-    model = architecture(MODELS[kind])
-    optimizer = "adamw" if kind == "gpt" else "sgd"
-    path = save(tmp_path, hand_plan(model, PLANS[name]), model, optimizer)
+    model, optimizer = architecture(MODELS[kind]), OPTIMIZERS[kind]
+    path = save(tmp_path, plan_of(name, kind), model, optimizer)
     index = read_index(path)
     for other in PLANS:
-        plan = hand_plan(model, PLANS[other])
+        plan = plan_of(other, kind)
         for number in range(plan.world_size):
             found = rank_of(plan, number, model, optimizer, seed=6, steps=0)
-            wanted = rank_of(plan, number, model, optimizer, seed=5, steps=2)
+            wanted = wanted_rank(other, kind, number)
             for key, part in found.parts.items():
                 part.load_state(index.extra["parts"][key])
             fill(path, index, found.entries())

@@ -174,7 +174,7 @@ TOLERANCES = {"bfloat16": ((2e-4, 2e-3), (1.5e-3, 1.2e-2)), "float16": ((3e-5, 3
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_low_precision_follows_float32(precision: str, tmp_path: Path) -> None:
-    options = ["train.steps=20", "optimizer.warmup_steps=5", "model.hidden_size=32", "model.sequence_length=32"]
+    options = ["train.steps=12", "optimizer.warmup_steps=5", "model.hidden_size=32", "model.sequence_length=32"]
     low = [*options, f"train.precision={precision}"]
     expected = train_world(tmp_path, [*ONE, TIED, *options])
     alone = train_world(tmp_path, [*ONE, TIED, *low])

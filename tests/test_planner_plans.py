@@ -150,7 +150,7 @@ def test_plans_hold_together(name: str) -> None:
     check(make(*CASES[name]), CASES[name])
 
 
-@examples(8)
+@examples(4)
 @given(ib=st.integers(1, 4), roce=st.integers(1, 4), gpus=st.integers(1, 2), layers=st.integers(2, 6),
        batch=st.integers(8, 40), strategy=st.sampled_from(["holmes", "megatron", "auto"]), tied=st.booleans())
 def test_any_cluster_gets_a_sound_plan_or_a_reason(ib: int, roce: int, gpus: int, layers: int, batch: int,

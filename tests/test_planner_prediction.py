@@ -76,7 +76,7 @@ def test_folding_changes_no_prediction(name: str) -> None:
     assert predicted.memory_gib_per_rank == pytest.approx(memory)
 
 
-@examples(15)
+@examples(8)
 @given(ib=st.integers(1, 3), roce=st.integers(1, 3), gpus=st.sampled_from([1, 2, 4]), deep=st.integers(1, 2),
        name=st.sampled_from(["1f1b", "zero_bubble", "gpipe"]), extra=st.integers(0, 1), turns=st.booleans(),
        overlapped=st.booleans(), batch=st.integers(12, 30))

@@ -92,7 +92,7 @@ def multisets(templates: list[Template], kinds: tuple[Kind, ...]) -> list[list[T
     return found
 
 
-@examples(10)
+@examples(5)
 @given(st.lists(FABRIC, min_size=1, max_size=3), st.integers(1, 5), st.integers(2, 12), st.booleans(),
        st.sampled_from(["auto", "flashflex"]))
 def test_plans_hold_together_on_any_cluster(fabrics: list[tuple[str, str, tuple[int, ...]]], layers: int, batch: int,
