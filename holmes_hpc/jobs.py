@@ -53,6 +53,9 @@ def _show(arguments: argparse.Namespace) -> int:
     else:
         watch.poll()
         _print(rows(watch, board))
+        if watch.silence:
+            sys.stderr.write(f"holmes jobs: Slurm does not tell of the jobs: {watch.silence}; shown is what the ranks "
+                             "wrote\n")
     for watched in watch.runs:
         folder = watched.run.folder
         if watched.run.job_id == NOT_SUBMITTED:

@@ -73,6 +73,68 @@ def test_ones_own_error_comes_before_a_lost_neighbour_and_before_the_told(run: R
     assert start.anyone_failed()
 
 
+def test_the_cause_is_found_by_kinds_of_errors_and_not_by_the_clocks_of_nodes(run: RunFolder) -> None:
+    start = begin(run)
+    fail(run, 0, "NetworkError", "the group broke")
+    fail(run, 1, "RuntimeError", "connection closed by peer", ours=False)
+    fail(run, 2, "ValueError", "bad sample", ours=False)
+    fail(run, 3, "ValueError", "bad sample too", ours=False)
+    for rank in range(4):  # roce-1's clock is an hour ahead, so what came first there seems to be the last
+        start.write(f"ended-{rank}.json", {"rank": rank, "node": "ib-1" if rank < 2 else "roce-1", "status": 1,
+                                           "told": None, "time": 1000.0 + 3600 * (rank >= 2)})
+    assert (start.cause() or "").startswith("ValueError: bad sample [rank 2 on node roce-1; log: ")
+    run.rank_error_path(2).unlink()
+    run.rank_error_path(3).unlink()
+    for rank in (2, 3):
+        start.write_end(rank, "roce-1", 143, told="SIGTERM")
+    assert (start.cause() or "").startswith("RuntimeError: connection closed by peer [rank 1 on node ib-1; log: ")
+
+
+def test_the_newest_start_is_the_one_with_the_highest_numbers(run: RunFolder) -> None:
+    for name in ("12_3-10-0", "12_3-9-0", "12_3-2-0"):  # whatever the clock of the node that made it
+        Start(run, name).write("start.json", {})
+    assert Start.newest(run) == Start(run, "12_3-10-0")
+    assert [start.name for start in Start.all(run)] == ["12_3-2-0", "12_3-9-0", "12_3-10-0"]
+
+
+def test_a_failed_run_names_the_way_on_where_something_was_saved(run: RunFolder, tmp_path: Path,
+                                                               in_job: pytest.MonkeyPatch) -> None:
+    begin(run)
+    end(Start(run, "7-0-0"), dict.fromkeys(range(3), 1))
+    assert settle(run, tmp_path, in_job, jobs=RUNNING)[0] == 1
+    assert "train.resume" not in (read_result(run) or {})["error"], "nothing was saved"
+    run.result_path.unlink()
+    for name in ("step-000004", "step-000012", ".step-000020.abc.partial"):
+        (run.checkpoints / name).mkdir()
+    assert settle(run, tmp_path, in_job, jobs=RUNNING)[0] == 1
+    assert f"that of step 12: go on after it with the same settings and train.resume={run.path}" in (
+        read_result(run) or {})["error"]
+
+
+@pytest.mark.parametrize(("log", "said"), [
+    ("slurmstepd-ib-1: error: execve(): /no/python: No such file or directory\nsrun: error: ib-1: task 0: Exited",
+     "cannot start the ranks' Python /no/python (No such file or directory): set launch.python"),
+    ("slurmstepd: error: execve(): apptainer: No such file or directory", "load it by launch.setup"),
+    ("/var/spool/slurm/job00012/slurm_script: line 24: /home/a/venv/bin/python: No such file or directory",
+     "cannot start the Python /home/a/venv/bin/python that submitted this job"),
+    ("/usr/bin/python: Error while finding module specification for 'holmes_hpc.launch.step' (ModuleNotFoundError: No "
+     "module named 'holmes_hpc')", "does not find holmes_hpc: set launch.python"),
+    ("srun: error: Unable to create step for job 12: Memory required by task is not available",
+     "srun could not start the ranks: Memory required by task is not available"),
+    ("srun: unrecognized option '--nonsense'", "correct launch.srun_args"),
+    ("node n1 does not see the run folder /dev/shm/x: choose a place", "node n1 does not see the run folder"),
+    ("something else", "(srun's status: 1); "),
+])
+def test_why_ranks_never_started_is_read_from_the_log(run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch,
+                                                      log: str, said: str) -> None:
+    earlier = "execve(): /old/python: No such file or directory\nholmes_hpc: srun ended with 2; failed: x\n"
+    (run.logs / "batch.log").write_text(f"{earlier}{log}\n")
+    assert settle(run, tmp_path, in_job, jobs=RUNNING)[0] == 1
+    error = (read_result(run) or {})["error"]
+    assert said in error
+    assert ("ends with" in error) == (log == "something else")
+
+
 def test_a_hang_that_others_saw_comes_before_the_silence_of_the_hung(run: RunFolder) -> None:
     start = begin(run)
     fail(run, 0, "HangError", "rank 3 hangs")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from holmes_hpc.runs import RunFolder, Start
 from holmes_hpc.submit.step_guard import SILENT_SECONDS, StepGuard
-from tests.runs_for_tests import ROOT
+from tests.runs_for_tests import ROOT, newest_run
 from tests.slurm_cluster import SlurmCluster
 from tests.slurm_cluster.fixture import MakeSlurm
-from tests.slurm_runs import ENDLESS, SLOW_ETHERNET_GBPS, SubmittedJob
-from tests.slurm_sites import TINY, command, let_go, site, without_torch
+from tests.slurm_runs import ENDLESS, PAIR, SLOW_ETHERNET_GBPS, SubmittedJob
+from tests.slurm_runs import TINY as RUNS_TINY
+from tests.slurm_sites import HOLDING, TINY, command, holmes, let_go, site, without_torch
 
 
 def quick_guard(slurm: SlurmCluster, seconds: int = 2) -> str:
@@ -71,6 +73,49 @@ def test_a_follower_without_squeue_goes_by_the_run_folder(slurm: SlurmCluster) -
     assert "Access denied" in "".join(said)
 
 
+@pytest.mark.slurm
+def test_what_keeps_ranks_from_starting_is_told(make_each_slurm: MakeSlurm) -> None:
+    slurm = make_each_slurm(ib_nodes=1, roce_nodes=1)
+    plugin = slurm.shared / "broken_plugin.py"
+    plugin.write_text("import os\nif 'SLURM_STEP_ID' in os.environ:\n    raise ValueError('no such luck')\n")
+    empty = slurm.shared / "empty"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", empty], check=True)
+    for setting, said in ((("launch.python=/no/such/python",),
+                           ("cannot start the ranks' Python /no/such/python (No such file", "set launch.python to")),
+                          ((f"plugins=[{plugin}]",), ("ValueError: no such luck", "rank 0 on node ib-1")),
+                          ((f"launch.python={empty}/bin/python", "launch.setup=[unset PYTHONPATH]"),
+                           ("the ranks' Python does not find holmes_hpc",)),
+                          (("run.folder=/dev/shm/runs",), ("left nothing in /dev/shm/runs/", "run.folder=PATH"))):
+        done = holmes(slurm, "train", [site(slurm), "+cluster=pair", *TINY, *setting], check=False)
+        assert done.status == 1, done.stderr
+        for words in said:
+            assert words in done.stderr, done.stderr
+        assert "SIGKILL" not in done.stderr
+        assert ("lies on tmpfs" in done.stderr) == ("/dev/shm" in setting[0])
+
+
+@pytest.mark.slurm
+def test_a_cancelled_job_is_called_cancelled_and_its_checkpoint_named(make_slurm: MakeSlurm) -> None:
+    slurm = make_slurm(ib_nodes=1, roce_nodes=1, ethernet_gbps=SLOW_ETHERNET_GBPS, kill_wait_seconds=20)
+    words = command("train", [*PAIR, *RUNS_TINY, *ENDLESS])
+    following = subprocess.Popen(slurm.command_line(words, environment=HOLDING), stderr=subprocess.PIPE, text=True,
+                                 stdout=subprocess.DEVNULL)
+    assert following.stderr is not None
+    job = ""
+    for line in following.stderr:
+        if "submitted job" in line:
+            job = line.partition("submitted job ")[2].partition(";")[0]
+        if "step 1/" in line:
+            break
+    slurm.run(f"scancel {job}")
+    rest = following.stderr.read()
+    assert following.wait(timeout=60) == 1
+    folder = newest_run(slurm.shared)
+    assert f"job {job} was cancelled" in rest
+    assert f"train.resume={folder}" in rest
+    assert "preempted" not in rest
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path, "run")
@@ -119,3 +164,4 @@ def test_a_step_is_over_when_the_rest_is_silent_after_a_failure(run: RunFolder) 
     assert guard.look() is None
     clock.now += 2
     assert "rank 0 failed, and the others have given no sign of life" in (guard.look() or "")
+

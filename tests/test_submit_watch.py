@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from holmes_hpc import cli
 from holmes_hpc.cluster.slurm import read_squeue
 from holmes_hpc.cluster.slurm.jobs import read_task_numbers
 from holmes_hpc.cluster.slurm.records import SlurmOutputError
 from holmes_hpc.runs import RunFolder, read_result, write_job, write_result
+from holmes_hpc.runs.shared import memory_file_system
 from holmes_hpc.submit.board import Board
 from holmes_hpc.submit.commands import SlurmCommandError
 from holmes_hpc.submit.ending import exit_status_of, failure
@@ -199,6 +201,56 @@ def test_a_preempted_run_that_stays_away_keeps_its_result(tmp_path: Path) -> Non
     assert exit_status_of(watch.runs[0]) == 1
     assert (read_result(folder) or {})["status"] == "preempted"
     assert "its checkpoints are kept" in failure(watch.runs[0])
+
+
+@pytest.mark.parametrize(("state", "result", "said"), [
+    ("CANCELLED", "preempted", "job 3 was cancelled; its newest checkpoint is that of step 8"),
+    ("CANCELLED", "failed", "job 3 was cancelled; its newest checkpoint is that of step 8"),
+    ("CANCELLED", None, "job 3 was cancelled"),
+    ("PREEMPTED", "preempted", "job 3 was preempted and is not in the queue again"),
+    ("TIMEOUT", None, "job 3 ended as TIMEOUT before the run was complete"),
+])
+def test_each_end_is_called_by_its_name_and_names_the_way_on(tmp_path: Path, state: str, result: str | None,
+                                                             said: str) -> None:
+    watch = run_until_over(tmp_path, Slurm((0, JobStatus("RUNNING"))), until=1)
+    watched = watch.runs[0]
+    folder = watched.run.folder
+    (folder.checkpoints / "step-000008").mkdir()
+    (folder.logs / "batch.log").write_text("a line\n")
+    if result is not None:
+        write_result(folder, result, error=None, emulated=False)
+    watched.status = JobStatus(state)
+    assert exit_status_of(watched) == 1
+    assert failure(watched).startswith(said)
+    assert f"train.resume={folder.path}" in failure(watched)
+
+
+def test_a_job_that_left_nothing_names_the_run_folder(tmp_path: Path, programs: Callable[..., Path]) -> None:
+    programs("scontrol", "JobId=3 JobState=FAILED\n   NodeList=ib-7\n   ExitCode=0:53\n")
+    watch = run_until_over(tmp_path, Slurm((0, JobStatus("FAILED"))))
+    assert exit_status_of(watch.runs[0]) == 1
+    text = failure(watch.runs[0])
+    assert "ended as FAILED before the run was complete (exit code 0:53 on ib-7), and left nothing in" in text
+    assert "run.folder=PATH" in text
+
+
+def test_the_memory_of_this_machine_is_no_place_for_a_run(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"overlay / overlay rw 0 0\ntmpfs {tmp_path}/a tmpfs rw 0 0\n"
+                      f"home:/x {tmp_path}/a/home nfs4 rw 0 0\n/dev/sda1 {tmp_path}/b ext4 rw 0 0\n"
+                      f"tmpfs {tmp_path}/b tmpfs rw 0 0\n")
+    for place, kind in (("a/runs", "tmpfs"), ("a/home/runs", None), ("b/runs", "tmpfs"), ("c", None)):
+        assert memory_file_system(tmp_path / place, mounts) == kind, place
+
+
+def test_without_slurm_the_table_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
+    folder = RunFolder.create(tmp_path / "runs", "mixed")
+    write_job(folder, job_id="16", emulated=False)
+    folder.write_text(folder.config_path, "train: {steps: 20}\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cli.run(["jobs", "--folder", str(tmp_path / "runs")]) == 0
+    assert "Slurm does not tell of the jobs: squeue: not found here" in capsys.readouterr().err
 
 
 def test_a_failed_script_shows_the_end_of_its_log(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
 
 from holmes_hpc.launch.slurm.stopping import block_signals
 
@@ -18,10 +19,14 @@ def main(arguments: list[str]) -> int:
 
     from holmes_hpc.cluster.slurm.step import read_step
     from holmes_hpc.errors import HolmesError
-    from holmes_hpc.launch.slurm.rank import be_rank
-    from holmes_hpc.runs import RunFolder
+    from holmes_hpc.runs import RunFolder, Start
+    from holmes_hpc.submit.log_causes import NOT_SEEN
 
     folder = RunFolder(Path(arguments[0]))
+    if not folder.path.is_dir():
+        node = os.environ.get("SLURMD_NODENAME", "this node")
+        sys.stderr.write(f"{NOT_SEEN.format(node=node, folder=folder.path)}\n")
+        return 1
     try:
         layout = read_step(os.environ)
     except HolmesError as error:
@@ -29,6 +34,12 @@ def main(arguments: list[str]) -> int:
         return error.exit_status
     _redirect_output(folder.log_path(layout.rank))
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        from holmes_hpc.launch.slurm.rank import be_rank
+    except Exception as error:  # a package is missing or broken on this node
+        traceback.print_exc()
+        Start(folder, layout.name).write_failure(layout.rank, layout.node, error)
+        return 1
     return be_rank(folder, layout, supervised=True)
 
 

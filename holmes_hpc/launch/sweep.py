@@ -15,6 +15,7 @@ from holmes_hpc.cluster import ClusterDescription, read_cluster
 from holmes_hpc.errors import HolmesError, LaunchImpossibleError
 from holmes_hpc.launch.in_turn import run_in_turn
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
+from holmes_hpc.launch.slurm.run import say_what_nodes_do_not_see
 from holmes_hpc.launch.train import check_before, fill_in_resume, make_folder, refuse_unsupported
 from holmes_hpc.runs import read_result
 from holmes_hpc.runs.files import write_json_atomic
@@ -52,6 +53,7 @@ def sweep(configs: Sequence[Any], words: Sequence[str], place: Path) -> list[Out
         except HolmesError as error:
             LOG.error("%s: %s", words[number], error)
             outcomes[number] = (error.exit_status, None)
+    say_what_nodes_do_not_see(configs[0])
     answers = submit_sweep(list(prepared.values()), place, configs[0].launch.max_jobs)
     submitted = {}
     for number, answer in zip(prepared, answers, strict=True):

@@ -6,18 +6,37 @@ Every start has a folder of its own below `starts/`, so what an earlier one left
 from __future__ import annotations
 
 import os
+import re
 import time
+import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holmes_hpc.errors import HolmesError
 from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.runs.folder import RunFolder
 
 _HANG = "HangError"
-_NETWORK_ERRORS = ("NetworkError", "DistBackendError", "RuntimeError", "RefusedError")
+_NETWORK_ERRORS = ("NetworkError", "DistBackendError", "RefusedError")
 """What a rank ends with that only lost a neighbour."""
+_OWN, _PERHAPS_OWN, _LOST_NEIGHBOUR, _TOLD = range(4)
+"""How near an end is to the cause of a run's failure; nodes' clocks differ, so times tell nothing."""
+
+
+def nearness(report: Any) -> int:
+    """Return how near a rank's error (the content of its `rank-N.error.json`) is to the cause, the lowest first."""
+    kind = report.get("type") if isinstance(report, dict) else None
+    if kind == "RuntimeError":  # torch raises it for nearly everything, a lost connection among it
+        return _PERHAPS_OWN
+    return _LOST_NEIGHBOUR if kind in (None, *_NETWORK_ERRORS) else _OWN
+
+
+def start_number(name: str) -> tuple[int, ...]:
+    """Return the numbers in a start's name, by which starts are in order: job, task, restart, step."""
+    return tuple(int(number) for number in re.findall("[0-9]+", name))
 
 
 @dataclass(frozen=True)
@@ -30,8 +49,13 @@ class Start:
     @classmethod
     def newest(cls, run: RunFolder) -> Start | None:
         """Return the start that was made last, None where no rank came as far."""
-        found = sorted(run.starts.glob("*/"), key=lambda path: (path.stat().st_ctime, path.name))
-        return cls(run, found[-1].name) if found else None
+        found = cls.all(run)
+        return found[-1] if found else None
+
+    @classmethod
+    def all(cls, run: RunFolder) -> list[Start]:
+        """Return all starts in order."""
+        return [cls(run, name) for name in sorted((path.name for path in run.starts.glob("*/")), key=start_number)]
 
     @property
     def path(self) -> Path:
@@ -63,6 +87,15 @@ class Start:
         """Say how a rank ends; `told` names the signal where it was made to. One that is killed says nothing."""
         self.write(f"ended-{rank}.json", {"rank": rank, "node": node, "status": status, "told": told,
                                           "time": time.time()})
+
+    def write_failure(self, rank: int, node: str, error: BaseException) -> None:
+        """Say that a rank ends by an error, of whatever kind. What the storage refuses is left."""
+        report = {"type": type(error).__name__, "message": str(error), "ours": isinstance(error, HolmesError),
+                  "traceback": "".join(traceback.format_exception(error))}
+        with suppress(OSError, HolmesError):
+            self.run.write_json(self.run.rank_error_path(rank), report)
+        with suppress(OSError, HolmesError):
+            self.write_end(rank, node, getattr(error, "exit_status", 1))
 
     def ranks(self) -> dict[int, str]:
         """Return the node of every rank whose node reported."""
@@ -105,7 +138,7 @@ class Start:
         if silent:
             return self._describe_silent(silent, nodes)
         failed = [end for end in ends.values() if end["status"] not in (0, 3)]
-        failed.sort(key=lambda end: (self._is_consequence(end), end["time"]))
+        failed.sort(key=lambda end: (self._nearness(end), end["rank"]))
         return self._describe(failed[0]) if failed else None
 
     def failed_nodes(self) -> list[str]:
@@ -131,17 +164,11 @@ class Start:
         reports = {rank: read_json(self.run.rank_error_path(rank)) or {} for rank in nodes}
         hangs = [report for report in reports.values() if report.get("type") == _HANG]
         by_themselves = [rank for rank, end in ends.items() if end["status"] not in (0, 3)
-                         and not self._is_consequence(end) and reports.get(rank, {}).get("type") != _HANG]
+                         and self._nearness(end) < _LOST_NEIGHBOUR and reports.get(rank, {}).get("type") != _HANG]
         return str(hangs[0]["message"]) if hangs and not by_themselves else None
 
-    def _is_consequence(self, end: Mapping[str, Any]) -> int:
-        if end["told"] is not None:
-            return 2
-        return int(self._error_type(end) in (None, *_NETWORK_ERRORS))
-
-    def _error_type(self, end: Mapping[str, Any]) -> str | None:
-        report = read_json(self.run.rank_error_path(end["rank"]))
-        return report.get("type") if isinstance(report, dict) else None
+    def _nearness(self, end: Mapping[str, Any]) -> int:
+        return _TOLD if end["told"] is not None else nearness(read_json(self.run.rank_error_path(end["rank"])))
 
     def _describe(self, end: Mapping[str, Any]) -> str:
         rank = end["rank"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,9 @@ from rich.table import Table
 
 from holmes_hpc.cluster.slurm.states import is_final
 from holmes_hpc.runs import RunFolder, last_metrics, read_result
+from holmes_hpc.runs.files import read_json
 from holmes_hpc.runs.job import final_state
+from holmes_hpc.runs.starts import nearness
 from holmes_hpc.submit.states import JobStatus
 from holmes_hpc.submit.watch import NOT_SUBMITTED, Watched
 
@@ -124,15 +125,15 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
 
 
 def failure_lines(folder: RunFolder) -> list[str]:
-    """Return why a run failed: its error, and the last lines of the traceback of the rank that failed first."""
+    """Return why a run failed: its error, and the last lines of the traceback of the rank whose error is the cause."""
     lines = [str((read_result(folder) or {}).get("error") or f"no error is written down; see {folder.logs}")]
-    reports = sorted(folder.ranks.glob("rank-*.error.json"), key=lambda path: path.stat().st_mtime_ns)
-    for path in reports[:1]:
-        try:
-            report = json.loads(path.read_text())
-        except ValueError:
-            continue
-        rank = path.name.removeprefix("rank-").partition(".")[0]
-        lines.append(f"rank {rank}, the last lines of its traceback:")
-        lines += [f"  {line}" for line in report["traceback"].rstrip().splitlines()[-TRACEBACK_LINES:]]
+    reports = {path: report for path in folder.ranks.glob("rank-*.error.json")
+               if isinstance(report := read_json(path), dict) and "traceback" in report}
+    for path in sorted(reports, key=lambda path: (nearness(reports[path]), _rank_of(path)))[:1]:
+        lines.append(f"rank {_rank_of(path)}, the last lines of its traceback:")
+        lines += [f"  {line}" for line in reports[path]["traceback"].rstrip().splitlines()[-TRACEBACK_LINES:]]
     return lines
+
+
+def _rank_of(path: Path) -> int:
+    return int(path.name.removeprefix("rank-").partition(".")[0])

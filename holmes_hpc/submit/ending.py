@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from holmes_hpc.runs import RunFolder, read_result, write_result
-from holmes_hpc.submit.script import BATCH_LOG
+import re
+from contextlib import suppress
+
+from holmes_hpc.runs import Start, read_result, write_result
+from holmes_hpc.runs.going_on import with_way_on
+from holmes_hpc.submit.commands import SlurmCommandError, run_command
+from holmes_hpc.submit.log_causes import BATCH_LOG, cause_in_log, log_tail, newest_text
 from holmes_hpc.submit.watch import LIFELESS_SECONDS, Watched
 
-LOG_LINES = 15
+_CANCELLED = "CANCELLED"
 
 
 def exit_status_of(watched: Watched) -> int:
@@ -18,11 +23,8 @@ def exit_status_of(watched: Watched) -> int:
     result = read_result(folder)
     if result is not None:
         return 0 if result["status"] == "completed" else 1
-    if watched.lost:
-        return 1
-    state = watched.status.state if watched.status else "unknown to Slurm"
-    words = f"job {watched.run.job_id} ended as {state} before the run was complete"
-    write_result(folder, "failed", error=f"{words}{log_tail(folder)}", emulated=False)
+    if not watched.lost:
+        write_result(folder, "failed", error=with_way_on(folder, _without_result(watched)), emulated=False)
     return 1
 
 
@@ -33,16 +35,43 @@ def failure(watched: Watched) -> str:
     if watched.lost:
         return (f"job {run.job_id} is followed no longer: Slurm does not tell of it, and its ranks have given no sign "
                 f"of life for {LIFELESS_SECONDS:g} s. It may wait or run still: `holmes jobs {run.folder.path}`")
+    error = str(result.get("error") or "")
+    if _state(watched) == _CANCELLED:  # whatever the ranks could still write when they were told
+        return with_way_on(run.folder, f"job {run.job_id} was cancelled")
     if result.get("status") == "preempted":
-        return (f"job {run.job_id} was preempted and is not in the queue again; its checkpoints are kept in "
-                f"{run.folder.checkpoints}")
-    return str(result.get("error") or f"job {run.job_id} failed; its logs: `holmes logs {run.folder.path}`")
+        said = f": {error}" if error else ""
+        return with_way_on(run.folder, f"job {run.job_id} was preempted and is not in the queue again; its checkpoints "
+                                       f"are kept in {run.folder.checkpoints}{said}")
+    return error or f"job {run.job_id} failed; its logs: `holmes logs {run.folder.path}`"
 
 
-def log_tail(folder: RunFolder, lines: int = LOG_LINES) -> str:
-    """Return the last lines of the batch script's log, to be put behind a message."""
-    path = folder.path / BATCH_LOG
-    if not path.exists():
-        return ""
-    shown = path.read_text(errors="replace").splitlines()[-lines:]
-    return f"; {path} ends with:\n" + "\n".join(shown)
+def _state(watched: Watched) -> str:
+    return watched.status.state if watched.status else "unknown to Slurm"
+
+
+def _without_result(watched: Watched) -> str:
+    """Return why a job ended whose ranks and batch script wrote no result."""
+    folder, job_id, state = watched.run.folder, watched.run.job_id, _state(watched)
+    if state == _CANCELLED:
+        return f"job {job_id} was cancelled before the run was complete"
+    words = f"job {job_id} ended as {state} before the run was complete"
+    if watched.status is not None and not (folder.path / BATCH_LOG).exists() and Start.newest(folder) is None:
+        return (f"{words}{_details(job_id)}, and left nothing in {folder.path}, where its log belongs: if the nodes do "
+                "not see that folder, choose a place on a file system that all nodes share by run.folder=PATH")
+    cause = cause_in_log(newest_text(folder))
+    return f"{words}: {cause}" if cause else f"{words}{log_tail(folder)}"
+
+
+def _details(job_id: str) -> str:
+    """Return a job's exit code and nodes where Slurm still knows them, to be put behind a message."""
+    for words, pattern in ((["scontrol", "show", "job", job_id], r"ExitCode=(?P<code>[0-9:]+)"),
+                           (["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={job_id}",
+                             "--format=ExitCode"], r"(?P<code>[0-9]+:[0-9]+)")):
+        with suppress(SlurmCommandError):
+            told = run_command(words)
+            codes = [code for code in re.findall(pattern, told) if code != "0:0"]
+            nodes = [name for name in re.findall(r"[ \n]NodeList=(\S+)", told) if name != "(null)"]
+            if codes or nodes:
+                where = f" on {', '.join(nodes)}" if nodes else ""
+                return f" (exit code {codes[0] if codes else '0:0'}{where})"
+    return ""

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from holmes_hpc.runs import RunFolder, Start, read_result, write_result
 from holmes_hpc.runs.files import read_json
+from holmes_hpc.runs.going_on import with_way_on
 from holmes_hpc.submit.commands import SlurmCommandError
+from holmes_hpc.submit.log_causes import BATCH_LOG, END_OF_START, NOT_SEEN, cause_in_log, log_tail, newest_text
 from holmes_hpc.submit.requeue import CancelledError, failed_nodes, own_job_id, requeue, requeued_by_slurm
 
 STATUS = {"completed": 0, "failed": 1, "preempted": 3}
@@ -28,26 +31,35 @@ MOST_FRUITLESS_STARTS = 5
 def main(arguments: Sequence[str]) -> int:
     """End the run in the folder `arguments[0]` whose step ended with status `arguments[1]`; return the status."""
     folder, step_status, may_requeue = RunFolder(Path(arguments[0])), arguments[1], "--requeue" in arguments[2:]
+    if not folder.path.is_dir():  # and so this script's log is nowhere either
+        sys.stdout.write(f"holmes_hpc: {NOT_SEEN.format(node=socket.gethostname(), folder=folder.path)}\n")
+        return STATUS["failed"]
     job_id = own_job_id(os.environ)
     status, text = outcome_of(folder, step_status)
     if status == "failed" and may_requeue and job_id is not None:
         status, text = _after_failure(folder, text, job_id)
     elif status == "preempted":
         status, text = _go_on(folder, text, job_id, may_requeue)
-    sys.stdout.write(f"holmes_hpc: srun ended with {step_status}; {status}" + (f": {text}" if text else "") + "\n")
+    if status == "failed":
+        text = with_way_on(folder, text)
+        write_result(folder, status, error=text, emulated=False)
+    sys.stdout.write(f"{END_OF_START} {step_status}; {status}" + (f": {text}" if text else "") + "\n")
     sys.stdout.flush()
     return STATUS[status]
 
 
-def outcome_of(folder: RunFolder, step_status: str) -> tuple[str, str]:
-    """Return the status of a run whose ranks have ended, and the reason; write result.json where the ranks did not."""
+def outcome_of(folder: RunFolder, step_status: str, log: str = BATCH_LOG) -> tuple[str, str]:
+    """Return the status of a run whose ranks have ended, and the reason; write result.json where the ranks did not.
+
+    `log` is the file of the run folder that holds what srun said, for ranks that never started.
+    """
     result, start = read_result(folder), Start.newest(folder)
     if result is not None and result["status"] in ("completed", "preempted"):
         return result["status"], str(result.get("error") or "")
     # Whatever a rank wrote: one that was killed could not, and comes before it.
     cause = start.cause() if start is not None else None
-    error = cause or (result or {}).get("error") or (
-        f"the ranks ended without writing a result (srun's status: {step_status}); see {folder.logs}")
+    error = cause or (result or {}).get("error") or cause_in_log(newest_text(folder, log)) or (
+        f"the ranks ended without writing a result (srun's status: {step_status}){log_tail(folder, log)}")
     write_result(folder, "failed", error=error, emulated=False)
     return "failed", error
 

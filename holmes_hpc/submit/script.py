@@ -17,13 +17,13 @@ from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.resources import folder as resource_folder
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.submit.components import Component
+from holmes_hpc.submit.log_causes import BATCH_LOG
 from holmes_hpc.submit.options import HEAD, file_name, option_lines, option_name
 from holmes_hpc.submit.step_guard import END_SECONDS
 
 TEMPLATE = "job.sh.j2"
 STEP_MODULE = "holmes_hpc.launch.step"
 GUARD_MODULE = "holmes_hpc.submit.step_guard"
-BATCH_LOG = "logs/batch.log"
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,8 @@ class Watch:
         self._wait_seconds = FIRST_WAIT_SECONDS
         self._due = clock()
         self._unanswered = 0
+        self.silence = ""
+        """why Slurm did not answer the last question"""
 
     @property
     def over(self) -> bool:
@@ -100,12 +102,13 @@ class Watch:
             answer = self._ask([watched.run.job_id for watched in open_runs])
         except SlurmCommandError as error:
             self._unanswered += 1
+            self.silence = str(error)
             if self._unanswered == SAID_AFTER:
                 LOG.warning("Slurm does not tell of the jobs (%s); going by what the ranks write until it does", error)
             return [watched for watched in open_runs if self._goes_without(watched)]
         if self._unanswered >= SAID_AFTER:
             LOG.info("Slurm tells of the jobs again")
-        self._unanswered = 0
+        self._unanswered, self.silence = 0, ""
         return [watched for watched in open_runs if self._take(watched, answer.get(watched.run.job_id))]
 
     def _goes_without(self, watched: Watched) -> bool:

@@ -25,8 +25,9 @@ from holmes_hpc.launch.follow.progress import make_reporter
 from holmes_hpc.launch.rank.leaving import leave_process
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
 from holmes_hpc.launch.slurm.rank import be_rank
-from holmes_hpc.runs import GrowingFile, Notes, RunFolder, Start, write_job, write_result
+from holmes_hpc.runs import GrowingFile, Notes, RunFolder, write_job, write_result
 from holmes_hpc.runs.files import read_json, write_json_atomic
+from holmes_hpc.runs.going_on import with_way_on
 from holmes_hpc.submit.components import Component, job_components
 from holmes_hpc.submit.job import link_job
 from holmes_hpc.submit.outcome import STATUS, outcome_of
@@ -37,7 +38,6 @@ LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.3
 GUARD_SECONDS = 2.0
-LOG_LINES = 10
 _OF_OUTER_STEP = ("SLURM_STEP", "SLURM_CPU_BIND", "SLURM_DISTRIBUTION", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES",
                   "SLURM_PTY", "SLURM_TASKS_PER_NODE", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_CPUS_PER_TASK",
                   "SRUN_", "SLURM_GTIDS", "SLURM_NODELIST", "SLURM_NODEID", "SLURM_MEM_PER_")
@@ -65,16 +65,15 @@ def run_in_allocation(config: Any, folder: RunFolder) -> int:
                 status = _follow(step, folder, config.train.steps, StepGuard(folder, start_prefix(os.environ)))
         except InterruptedRunError as interruption:
             _end_step(step)
-            write_result(folder, "failed", error=f"interrupted by {interruption}", emulated=False)
-            LOG.warning("interrupted by %s; the run is ended, its folder is %s", interruption, folder.path)
+            text = with_way_on(folder, f"interrupted by {interruption}")
+            write_result(folder, "failed", error=text, emulated=False)
+            LOG.warning("%s; the run is ended, its folder is %s", text, folder.path)
             return INTERRUPTED
-    ended, text = outcome_of(folder, str(status))
+    ended, text = outcome_of(folder, str(status), "logs/srun.log")
     if ended == "completed":
         return 0
-    if Start.newest(folder) is None:  # srun started nothing, and says why
-        text += f"; {folder.logs}/srun.log ends with:\n" + "\n".join(
-            (folder.logs / "srun.log").read_text(errors="replace").splitlines()[-LOG_LINES:])
-        write_result(folder, ended, error=text, emulated=False)
+    text = with_way_on(folder, text)
+    write_result(folder, ended, error=text, emulated=False)
     LOG.error("%s: %s", ended, text)
     return STATUS[ended]
 

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,8 +48,18 @@ def be_rank(folder: RunFolder, layout: StepLayout, *, supervised: bool = False) 
     if (read_result(folder) or {}).get("status") == "completed":
         _say(folder, layout, "this run was completed by an earlier start of the job; nothing is left to do")
         return 0
-    config = OmegaConf.load(folder.config_path)
     start = Start(folder, layout.name)
+    try:
+        return _be_rank(folder, layout, start, supervised=supervised)
+    except (Exception, SystemExit) as error:  # said, whatever it is: a rank without a word reads as a killed one
+        traceback.print_exc()
+        start.write_failure(layout.rank, layout.node, error)
+        _write_failed(folder, f"{type(error).__name__}: {error} [rank {layout.rank} on node {layout.node}]", supervised)
+        return 1
+
+
+def _be_rank(folder: RunFolder, layout: StepLayout, start: Start, *, supervised: bool) -> int:
+    config = OmegaConf.load(folder.config_path)
 
     def leave(signal_name: str | None, status: int = 1) -> None:
         if layout.rank not in start.ends():
@@ -59,9 +70,7 @@ def be_rank(folder: RunFolder, layout: StepLayout, *, supervised: bool = False) 
         settings = _prepare(config, start, layout, stopping)
     except HolmesError as error:
         sys.stderr.write(f"{error}\n")
-        report = {"type": type(error).__name__, "message": str(error), "ours": True}
-        folder.write_json(folder.rank_error_path(layout.rank), report)
-        leave(None, error.exit_status)
+        start.write_failure(layout.rank, layout.node, error)
         if error.exit_status != PREEMPTED:
             _write_failed(folder, str(error), supervised or isinstance(error, RefusedError))
         elif layout.rank == 0:
@@ -114,9 +123,8 @@ def _bind(config: Any, cluster: ClusterDescription, meeting: Meeting) -> None:
 
 def _start_before(start: Start) -> Start | None:
     """Return the start before this one."""
-    others = sorted((path for path in start.run.starts.glob("*/") if path.name != start.name),
-                    key=lambda path: path.stat().st_ctime)
-    return Start(start.run, others[-1].name) if others else None
+    others = [other for other in Start.all(start.run) if other != start]
+    return others[-1] if others else None
 
 
 def _say_no_gpus(config: Any, cluster: ClusterDescription, allocation: Allocation, meeting: Meeting) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from holmes_hpc.launch.follow.progress import make_reporter
 from holmes_hpc.runs import RunFolder
+from holmes_hpc.runs.shared import memory_file_system
 from holmes_hpc.submit.ending import exit_status_of, failure
 from holmes_hpc.submit.follow import follow
 from holmes_hpc.submit.job import dry_run, submit
@@ -19,6 +20,7 @@ LOG = logging.getLogger(__name__)
 
 def submit_and_follow(config: Any, folder: RunFolder) -> int:
     """Submit the run and follow it to its end; Ctrl-C stops following, not the job. Return the exit status."""
+    say_what_nodes_do_not_see(config)
     run = submit(config, folder)
     ways = (f"its state: `holmes jobs {folder.path}`, its logs: `holmes logs {folder.path} --follow`, cancel it: "
             f"`scancel {run.job_id}`")
@@ -35,6 +37,14 @@ def submit_and_follow(config: Any, folder: RunFolder) -> int:
     if status != 0:
         LOG.error("%s", failure(ended))
     return status
+
+
+def say_what_nodes_do_not_see(config: Any) -> None:
+    """Say before a submission that the nodes will not see the run folder, where that can be known."""
+    kind = memory_file_system(Path(config.run.folder))
+    if kind:
+        LOG.warning("WARNING: run.folder=%s lies on %s, in the memory of this machine, and other nodes do not see it; "
+                    "choose a place on a file system that all nodes share", config.run.folder, kind)
 
 
 def show_dry_run(config: Any) -> None:
