@@ -30,7 +30,7 @@ def node_environment(hca: str | None, gid_index: int | None, interface: str | No
     """
     environment = {}
     if hca:
-        environment["NCCL_IB_HCA"] = f"={hca.lstrip('=')}"
+        environment["NCCL_IB_HCA"] = "=" + ",".join(name.strip() for name in hca.lstrip("=").split(","))
     if gid_index is not None:
         environment["NCCL_IB_GID_INDEX"] = str(gid_index)
     if interface:

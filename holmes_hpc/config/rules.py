@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 
+from holmes_hpc.config.adapter_rules import check_adapters
 from holmes_hpc.config.data_rules import check_data
 from holmes_hpc.config.describe import near
 from holmes_hpc.errors import ConfigurationError
@@ -31,7 +32,7 @@ def check_rules(config: DictConfig, *, cluster_named: bool) -> None:
     every: list[Callable[[DictConfig], None]] = [_model, _batch, _layer_split, _schedule, _pipelines, _optimizer,
                                                  check_data, _run, _signal]
     if cluster_named:
-        every += [_cluster_name, _partitions, _links, _rates]
+        every += [_cluster_name, _partitions, check_adapters, _links, _rates]
     for rule in every:
         rule(config)
 

@@ -64,7 +64,8 @@ def job_shape(cluster: Any) -> str:
         return "het"
     if not _differing(labels, ("constraint",)):
         return "plain"
-    return "features" if all(part.constraint for part in labels.values()) else "het"
+    # Slurm counts nodes by features that are all there; an `or` inside would be given any of both.
+    return "features" if all(part.constraint and "|" not in part.constraint for part in labels.values()) else "het"
 
 
 def job_components(cluster: Any, sbatch: Mapping[str, Any]) -> tuple[Component, ...]:
@@ -139,6 +140,13 @@ def _check_one_component(shape: str, labels: Mapping[str, Any]) -> None:
         )
     counted = [label for label, part in labels.items()
                if shape == "features" and re.search(r"[\[\]*]", part.constraint)]
+    either = [label for label, part in labels.items() if shape == "features" and "|" in part.constraint]
+    if either:
+        raise ConfigurationError(
+            f"cluster.partitions.{either[0]}.constraint={labels[either[0]].constraint}: cluster.shape=features counts "
+            "nodes by their features, and Slurm does not count with `|` among them; use cluster.shape=het, or name a "
+            "feature that all these nodes have"
+        )
     if counted:
         raise ConfigurationError(
             f"cluster.partitions.{counted[0]}.constraint={labels[counted[0]].constraint}: with cluster.shape=features "

@@ -10,6 +10,7 @@ from typing import Any
 from holmes_hpc.cluster.hostlist import HostlistError, expand_hostlist
 from holmes_hpc.cluster.nics import ETHERNET, NICS
 from holmes_hpc.cluster.slurm import NodeAnnotation, SlurmNode
+from holmes_hpc.cluster.slurm.gres import Gres, read_gres
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.submit.commands import SlurmCommandError
 from holmes_hpc.submit.inventory import Inventory, ask_slurm
@@ -17,6 +18,7 @@ from holmes_hpc.submit.patience import patiently
 from holmes_hpc.words import counted
 
 _MOST_NAMES = 6
+_SLICE = re.compile(r"(?<![a-z0-9])\d+g[._]?\d+gb")
 _PATIENCE_SECONDS = 20.0
 _SURE_SOURCES = ("feature", "gres")
 """A switch's or partition's name says less than a feature, so what it contradicts may still be right."""
@@ -92,13 +94,35 @@ def _may_get(part: Any, node: SlurmNode) -> bool:
     return node.name not in excluded and matches(part.constraint, node.features) is not False
 
 
+def main_gpu(node: SlurmNode) -> Gres | None:
+    """Return the GPUs of a node, of its main type where there are several: one that is whole, and has the most."""
+    kinds = [Gres("gpu", kind, count) for kind, count in _gpu_counts(node).items()]
+    return max(kinds, key=lambda gres: (not is_slice(gres.type), gres.count), default=None)
+
+
+def _gpu_counts(node: SlurmNode) -> dict[str | None, int]:
+    counts: dict[str | None, int] = {}
+    for gres in node.gres:
+        if gres.name == "gpu":
+            counts[gres.type] = counts.get(gres.type, 0) + gres.count
+    return counts
+
+
+def is_slice(gpu_type: str | None) -> bool:
+    """Return whether a type of GPU is a slice of one (MIG), such as `nvidia_a100_3g.39gb`."""
+    return gpu_type is not None and _SLICE.search(gpu_type.casefold()) is not None
+
+
 def gpus_of(node: SlurmNode) -> int:
-    """Return how many GPUs Slurm knows on a node."""
-    return sum(gres.count for gres in node.gres if gres.name == "gpu")
+    """Return how many GPUs of its main type Slurm knows on a node: ranks of one label have equal GPUs."""
+    gpus = main_gpu(node)
+    return gpus.count if gpus else 0
 
 
 def _has_gpus(part: Any, node: SlurmNode) -> bool:
-    return part.gpu == "cpu" or gpus_of(node) >= part.gpus_per_node
+    asked = next((gres.type for gres in read_gres(part.gres) if gres.name == "gpu" and gres.type), None)
+    own = _gpu_counts(node).get(asked, 0) if asked else gpus_of(node)
+    return part.gpu == "cpu" or own >= part.gpus_per_node
 
 
 def _check_numbers(label: str, part: Any, name: str, nodes: list[SlurmNode]) -> Iterator[Fact]:

@@ -10,7 +10,7 @@ from holmes_hpc.cluster.gpus import GPUS
 from holmes_hpc.cluster.nics import DEFAULT_ETHERNET_GBPS, ETHERNET, NICS
 from holmes_hpc.cluster.slurm import NodeAnnotation, SlurmNode
 from holmes_hpc.errors import ConfigurationError
-from holmes_hpc.submit.fit import distinguishing_feature, gpus_of
+from holmes_hpc.submit.fit import distinguishing_feature, gpus_of, is_slice, main_gpu
 from holmes_hpc.submit.inventory import Inventory
 
 # What stands where a family is known and its speed is not: a common kind, marked as a guess.
@@ -89,7 +89,8 @@ def _label(nodes: Sequence[SlurmNode], inventory: Inventory, taken: Sequence[str
     others = [node for node in inventory.nodes_of(partition) if node.name not in {each.name for each in nodes}
               and gpus_of(node) >= gpus_of(first)]
     kind, gres = _gpu_type(first), None
-    if kind and any(_gpu_type(node) != kind for node in others):
+    further = sorted({gres.type for gres in first.gres if gres.name == "gpu" and gres.type} - {kind})
+    if kind and (further or is_slice(kind) or any(_gpu_type(node) != kind for node in others)):
         gres = f"gpu:{kind}:{gpus_of(first)}"
         others = [node for node in others if _gpu_type(node) == kind]
     constraint = distinguishing_feature(list(nodes), others) if others else None
@@ -97,6 +98,7 @@ def _label(nodes: Sequence[SlurmNode], inventory: Inventory, taken: Sequence[str
     if others and constraint is None:
         remark = (f"? no feature tells these nodes from {', '.join(node.name for node in others[:4])}, which the same "
                   "request may be given; ask for others by `exclude`")
+    remark = "; ".join(filter(None, (_of_gpus(kind, further), remark))) or None
     usable = sum(node.usable for node in nodes)
     if usable < len(nodes) and first.state:
         remark = f"{usable} of {len(nodes)} nodes are in service now" + (f"; {remark}" if remark else "")
@@ -115,8 +117,20 @@ def _free_name(partition: str, network: NodeAnnotation, node: SlurmNode, taken: 
     return next(f"{name}-{number}" for number in range(2, 10_000) if f"{name}-{number}" not in taken)
 
 
+def _of_gpus(kind: str | None, further: Sequence[str]) -> str | None:
+    """Return what to ask of nodes with slices of GPUs, or with GPUs of several types."""
+    if is_slice(kind):
+        return (f"? {kind} is a slice of a GPU (MIG), described here as a whole one: NCCL joins no two slices of one "
+                "GPU, and its speed and memory are less; leave this label out, or ask for one rank on each node")
+    if further:
+        return (f"? these nodes have GPUs of other types too ({', '.join(further)}), which this label leaves alone: "
+                "ranks of a label have equal GPUs")
+    return None
+
+
 def _gpu_type(node: SlurmNode) -> str | None:
-    return next((gres.type for gres in node.gres if gres.name == "gpu" and gres.type), None)
+    gpus = main_gpu(node)
+    return gpus.type if gpus else None
 
 
 def _gpu(node: SlurmNode) -> Guess:
@@ -127,12 +141,12 @@ def _gpu(node: SlurmNode) -> Guess:
     for text in filter(None, (kind, *node.features)):
         fitting = _named_gpus(text)
         if len(fitting) == 1:
-            return Guess(fitting[0])
+            return Guess(fitting[0], f"Slurm says {text}: a slice of it" if is_slice(kind) else None)
         if fitting:
             sizes = {size for feature in (text, *node.features) for size in re.findall(r"(\d+)\s*gi?b?(?![a-z])",
                                                                                       feature.casefold())}
             sized = [name for name in fitting if f"{GPUS[name].memory_gib:g}" in sizes]
-            if len(sized) == 1:
+            if len(sized) == 1 and not is_slice(kind):
                 return Guess(sized[0])
             return Guess(fitting[0], f"Slurm says {text}: one of {', '.join(fitting)}")
     return Guess(_USUAL_GPU, f"Slurm says {kind or 'nothing'}: choose from the catalogue in docs/clusters.md")
