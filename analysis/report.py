@@ -26,7 +26,7 @@ from holmes_hpc.cluster import read_cluster
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.paths import unreadable
 from holmes_hpc.planner import render
-from holmes_hpc.program import run_program
+from holmes_hpc.program import report, run_program
 from holmes_hpc.runs.job import without_secrets
 from holmes_hpc.values import Plan
 
@@ -62,13 +62,10 @@ def main(argv: list[str] | None = None) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except HolmesError as error:
-        sys.stderr.write(f"holmes report: {error}\n")
-        return error.exit_status
+        return report("report", error)
     except OSError as error:
-        refused = ConfigurationError(f"{error.filename}: cannot be written: {error.strerror}; name another file by "
-                                     "--output")
-        sys.stderr.write(f"holmes report: {refused}\n")
-        return refused.exit_status
+        return report("report", ConfigurationError(f"{error.filename}: cannot be written: {error.strerror}; name "
+                                                   "another file by --output"))
     sys.stdout.write(f"wrote {path}\n")
     return 0
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from holmes_hpc.cluster.calibrated import CalibratedGpu
 from holmes_hpc.config.folders import user_folder
 from holmes_hpc.errors import ConfigurationError, HolmesError
-from holmes_hpc.front import report
 from holmes_hpc.planner.calibration import FinishedRun, calibrate, read_run, step_with, write_calibrated
-from holmes_hpc.program import run_program
+from holmes_hpc.program import report, run_program
 from holmes_hpc.runs import read_result
 
 

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holmes_hpc.errors import ConfigurationError, HolmesError
-from holmes_hpc.front import report
 from holmes_hpc.paths import is_folder
 from holmes_hpc.planner.telling.compare import Compared, render_comparison
-from holmes_hpc.program import run_program
+from holmes_hpc.program import report, run_program
 from holmes_hpc.runs.folder import RunFolder
 from holmes_hpc.runs.result import median_step_seconds
 from holmes_hpc.values import Plan

@@ -6,15 +6,13 @@ here before Hydra starts, and whatever is wrong becomes one message on stderr an
 
 from __future__ import annotations
 
-import errno
 import functools
 import logging
-import os
 import sys
 import traceback
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,9 +36,9 @@ from holmes_hpc.config.help import help_text
 from holmes_hpc.config.written_files import text_as_written
 from holmes_hpc.config.written_overrides import as_written
 from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.program import FAILED, report, report_fault
 from holmes_hpc.runs.place import check_place
 
-FAILED = 1
 WRONG = 2
 INTERRUPTED = 130
 STATES = {0: "done", FAILED: "failed", WRONG: "refused", 3: "preempted", INTERRUPTED: "interrupted"}
@@ -105,39 +103,10 @@ def complete(command: Command, argv: Sequence[str]) -> int:
     return _run_hydra(command, ["holmes", *argv], _Jobs())
 
 
-def report(verb: str, error: HolmesError) -> int:
-    """Write an error's message to stderr and return its exit status; with HYDRA_FULL_ERROR=1 the traceback too."""
-    if os.environ.get("HYDRA_FULL_ERROR") == "1":
-        traceback.print_exception(error)
-    sys.stderr.write(f"holmes {verb}: {error}\n")
-    return error.exit_status
-
-
 def flushed(status: int) -> int:
     """Return `status` once all of stdout is out. Raises OSError where its reader has gone or its disk is full."""
     sys.stdout.flush()
     return status
-
-
-def report_fault(verb: str, error: OSError) -> int:
-    """Write what the system refused to stderr, in one message, and return the exit status.
-
-    Nothing is said where the reader of our output, such as `head`, has gone. What cannot be written to stdout is
-    dropped, since Python would complain of it once more at its end.
-    """
-    if os.environ.get("HYDRA_FULL_ERROR") == "1":
-        traceback.print_exception(error)
-    try:
-        sys.stdout.flush()
-    except OSError:
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    place = "stdout cannot be written" if error.errno == errno.ENOSPC else "the system refused it"
-    if not isinstance(error, BrokenPipeError):
-        with suppress(OSError):
-            sys.stderr.write(f"{f'holmes {verb}'.strip()}: {error.filename or place}: {error.strerror or error} "
-                             f"({type(error).__name__}); HYDRA_FULL_ERROR=1 shows where\n")
-    return FAILED
 
 
 def _main(command: Command, argv: list[str]) -> int:

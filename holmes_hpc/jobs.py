@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holmes_hpc.config.folders import default_runs_folder
 from holmes_hpc.errors import HolmesError
-from holmes_hpc.program import run_program
+from holmes_hpc.program import report, run_program
 from holmes_hpc.runs import RunFolder, read_result
 from holmes_hpc.runs.files import read_json
 from holmes_hpc.runs.find import SWEEP_FILE, find_runs
@@ -33,8 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _show(arguments)
     except HolmesError as error:
-        sys.stderr.write(f"holmes jobs: {error}\n")
-        return error.exit_status
+        return report("jobs", error)
     except KeyboardInterrupt:
         return 0
 

@@ -13,7 +13,7 @@ from typing import IO
 from holmes_hpc.config.folders import default_runs_folder
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.paths import is_there, unreadable
-from holmes_hpc.program import run_program
+from holmes_hpc.program import report, run_program
 from holmes_hpc.runs import RunFolder, read_result
 from holmes_hpc.runs.find import find_run
 
@@ -33,8 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _show(arguments, find_run(arguments.run, arguments.folder))
     except HolmesError as error:
-        sys.stderr.write(f"holmes logs: {error}\n")
-        return error.exit_status
+        return report("logs", error)
     except KeyboardInterrupt:
         return 0
     except BrokenPipeError:  # the reader of our output, such as `head`, has gone

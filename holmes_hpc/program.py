@@ -1,9 +1,20 @@
-"""How a command runs as a program of its own, `holmes VERB` or `python -m`: its status, and what the system refused."""
+"""How a command runs as a program of its own, `holmes VERB` or `python -m`: its status, and how it says what is wrong.
+
+Commands that compose no configuration need no more than this; the others come by `front`.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
+
+from holmes_hpc.errors import HolmesError
+
+FAILED = 1
 
 
 def run_program(verb: str, act: Callable[[], int]) -> int:
@@ -19,6 +30,33 @@ def run_program(verb: str, act: Callable[[], int]) -> int:
         sys.stdout.flush()
         return status
     except OSError as error:
-        from holmes_hpc.front import report_fault
-
         return report_fault(verb, error)
+
+
+def report(verb: str, error: HolmesError) -> int:
+    """Write an error's message to stderr and return its exit status; with HYDRA_FULL_ERROR=1 the traceback too."""
+    if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        traceback.print_exception(error)
+    sys.stderr.write(f"holmes {verb}: {error}\n")
+    return error.exit_status
+
+
+def report_fault(verb: str, error: OSError) -> int:
+    """Write what the system refused to stderr, in one message, and return the exit status.
+
+    Nothing is said where the reader of our output, such as `head`, has gone. What cannot be written to stdout is
+    dropped, since Python would complain of it once more at its end.
+    """
+    if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        traceback.print_exception(error)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    place = "stdout cannot be written" if error.errno == errno.ENOSPC else "the system refused it"
+    if not isinstance(error, BrokenPipeError):
+        with suppress(OSError):
+            sys.stderr.write(f"{f'holmes {verb}'.strip()}: {error.filename or place}: {error.strerror or error} "
+                             f"({type(error).__name__}); HYDRA_FULL_ERROR=1 shows where\n")
+    return FAILED

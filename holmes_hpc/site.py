@@ -10,7 +10,7 @@ from pathlib import Path
 from holmes_hpc.config.folders import user_folder
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.paths import is_there
-from holmes_hpc.program import run_program
+from holmes_hpc.program import report, run_program
 from holmes_hpc.submit.inventory import Inventory, ask_slurm, read_saved
 from holmes_hpc.submit.site import describe_site
 
@@ -31,8 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _write(arguments)
     except HolmesError as error:
-        sys.stderr.write(f"holmes site: {error}\n")
-        return error.exit_status
+        return report("site", error)
 
 
 def _write(arguments: argparse.Namespace) -> int:

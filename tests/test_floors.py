@@ -30,8 +30,8 @@ FLOORS = [
     {"comm"},
     {"engine"},
     {"launch"},
-    {"front"},
     {"program"},
+    {"front"},
     {"train", "plan", "doctor", "jobs", "logs", "site", "probe", "compare", "calibrate"},
     {"cli"},
 ]
