@@ -5,19 +5,16 @@ The files are read as plain JSON rather than as `values.Plan`, so that runs of o
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.foreign import ForeignError, parse_object, read_json, read_yaml, whole_number
 from holmes_hpc.paths import is_listed, unreadable
+from holmes_hpc.runs.job import job_ranks
 
 RUN_FILES = ("plan.json", "metrics.jsonl", "job.json")
 """A folder that holds one of these is a run folder."""
@@ -41,7 +38,7 @@ class Run:
 
     def places(self) -> dict[int, Record]:
         """Return rank -> `node` (its slot until the plan is bound), `slot`, `fabric`, `gpu`."""
-        nodes = {entry.get("rank"): entry.get("node") for entry in self.job.get("ranks") or []}
+        nodes = {entry["rank"]: entry.get("node") for entry in job_ranks(self.job)}
         return {
             place["rank"]: {
                 "node": place.get("node") or nodes.get(place["rank"]) or place.get("slot"),
@@ -49,7 +46,7 @@ class Run:
                 "fabric": place.get("fabric"),
                 "gpu": place.get("gpu"),
             }
-            for place in self.plan.get("ranks") or []
+            for place in job_ranks(self.plan)
         }
 
     def timeline(self) -> dict[int, list[Record]]:
@@ -136,11 +133,8 @@ def read_lines(path: Path) -> list[Record]:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     records = []
     for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if isinstance(record, dict):
+        record = parse_object(line)
+        if record is not None:
             records.append(record)
         elif line.strip() and number < len(lines):
             logger.warning("%s: line %d is torn and left out", path, number)
@@ -162,7 +156,7 @@ def _newest_steps(records: list[Record]) -> list[Record]:
     steps: list[Record] = []
     for record in records:
         step = record.get("step")
-        if not isinstance(step, int):
+        if whole_number(step) is None:
             continue
         while steps and steps[-1]["step"] >= step:
             steps.pop()
@@ -175,7 +169,9 @@ def _newest_actions(records: list[Record]) -> list[Record]:
     recordings: dict[Any, dict[Any, Record]] = {}
     previous = None
     for record in records:
-        step, action = record.get("step"), record.get("action")
+        step, action = whole_number(record.get("step")), record.get("action")
+        if step is None or not isinstance(action, str):
+            continue
         if step != previous or action in recordings[step]:
             recordings[step] = {}
         recordings[step][action] = record
@@ -187,9 +183,10 @@ def _read_object(path: Path) -> Record:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        logger.warning("%s: no JSON, taken as missing: %s", path, error)
+        value = read_json(path)
+    except ForeignError as error:
+        _raise_if_refused(error)
+        logger.warning("%s; taken as missing", error)
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -198,8 +195,15 @@ def _read_config(path: Path) -> Record:
     if not path.is_file():
         return {}
     try:
-        value = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except (YAMLError, OmegaConfBaseException) as error:
-        logger.warning("%s: no YAML, taken as missing: %s", path, error)
+        value = read_yaml(path)
+    except ForeignError as error:
+        _raise_if_refused(error)
+        logger.warning("%s; taken as missing", error)
         return {}
     return {str(key): item for key, item in value.items()} if isinstance(value, dict) else {}
+
+
+def _raise_if_refused(error: ForeignError) -> None:
+    """Raise the system's own error where it refused to read: the user must know, and get the right."""
+    if isinstance(error.__cause__, OSError):
+        raise error.__cause__

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.foreign import ForeignError, read_text
 from holmes_hpc.paths import is_folder
 from holmes_hpc.planner.telling.compare import Compared, render_comparison
 from holmes_hpc.program import report, run_program
@@ -44,11 +45,11 @@ def read(path: Path) -> Compared:
         file = folder.plan_path
     try:
         measured = None if folder is None else median_step_seconds(folder)
-        return Compared(str(path), Plan.from_json(file.read_text(encoding="utf-8")), measured)
-    except OSError as error:
-        raise ConfigurationError(f"{error.filename or file}: cannot be read: {error.strerror}; name a file that "
-                                 "`holmes plan +cluster=NAME output=json` wrote, or a run folder.") from None
+        return Compared(str(path), Plan.from_json(read_text(file)), measured)
     except ValueError as error:
+        if isinstance(error, ForeignError) and isinstance(error.__cause__, OSError):
+            raise ConfigurationError(f"{error}; name a file that `holmes plan +cluster=NAME output=json` wrote, or a "
+                                     "run folder.") from None
         raise ConfigurationError(f"{file}: no plan that this version reads: {error}. Name a file that `holmes plan "
                                  "+cluster=NAME output=json` wrote, or a run folder.") from None
 

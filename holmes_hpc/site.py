@@ -9,6 +9,7 @@ from pathlib import Path
 
 from holmes_hpc.config.folders import user_folder
 from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.foreign import ForeignError, read_text
 from holmes_hpc.paths import is_there
 from holmes_hpc.program import report, run_program
 from holmes_hpc.submit.inventory import Inventory, ask_slurm, read_saved
@@ -57,10 +58,11 @@ def _inventory(arguments: argparse.Namespace) -> Inventory:
     if arguments.nodes is None:
         return ask_slurm()
     try:
-        topology = arguments.topology.read_text() if arguments.topology else None
-        return read_saved(arguments.nodes.read_text(), topology)
-    except OSError as error:
-        raise ConfigurationError(f"{error.filename} cannot be read: {error.strerror}") from error
+        topology = read_text(arguments.topology) if arguments.topology else None
+        return read_saved(read_text(arguments.nodes), topology)
+    except ForeignError as error:
+        raise ConfigurationError(f"{error}; name a file with the output of `scontrol show node` or of sinfo, or a "
+                                 "slurm.conf") from error
 
 
 if __name__ == "__main__":

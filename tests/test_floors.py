@@ -13,7 +13,7 @@ from tests.runs_for_tests import ROOT
 
 FLOORS = [
     {"errors", "resources", "findings", "words"},
-    {"paths"},
+    {"paths", "foreign"},
     {"values"},
     {"registry"},
     {"config"},

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import re
+import stat
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,10 +18,12 @@ from typing import Any
 
 from holmes_hpc.checkpoint.rectangles import Rectangle
 from holmes_hpc.errors import CheckpointError
+from holmes_hpc.foreign import ForeignError, parse_json, read_bytes, whole_number
 
 INDEX_NAME = "checkpoint.json"
 FORMAT = "holmes_hpc checkpoint"
 FORMAT_VERSION = 1
+_NAME = re.compile(r"step-([0-9]+)")
 
 
 @dataclass(frozen=True)
@@ -78,8 +83,8 @@ def pack(content: Mapping[str, Any]) -> str:
 def unpack(text: bytes, name: str) -> dict[str, Any]:
     """Return the content of what `pack` made. Raises CheckpointError for a torn, changed or foreign file."""
     try:
-        data = json.loads(text)
-    except ValueError:
+        data = parse_json(text, name)
+    except ForeignError:
         raise CheckpointError(f"it is torn: {name} is no whole JSON") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("content"), dict):
         raise CheckpointError(f"it is foreign: {name} is no index of holmes_hpc")
@@ -121,25 +126,37 @@ def read_index(path: Path) -> Index:
     Raises CheckpointError that says why the checkpoint cannot be used. What the files hold is checked when it is read.
     """
     try:
-        text = (path / INDEX_NAME).read_bytes()
-    except FileNotFoundError:
-        raise CheckpointError(f"it is torn: it has no {INDEX_NAME}, which is written last") from None
-    except OSError as error:
-        raise CheckpointError(f"{INDEX_NAME} cannot be read: {error.strerror or error}") from error
+        text = read_bytes(path / INDEX_NAME)
+    except ForeignError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise CheckpointError(f"it is torn: it has no {INDEX_NAME}, which is written last") from None
+        raise CheckpointError(f"{INDEX_NAME} {str(error).removeprefix(str(path / INDEX_NAME)).lstrip(': ')}") from error
     content = unpack(text, INDEX_NAME)
     try:
-        index = Index(int(content["step"]), dict(content["files"]), unpack_shards(content["shards"]),
+        index = Index(_step(content["step"], path), dict(content["files"]), unpack_shards(content["shards"]),
                       dict(content["extra"]))
     except (KeyError, TypeError, ValueError):
         raise CheckpointError(f"it is foreign: {INDEX_NAME} lacks what an index holds") from None
     for name, size in index.files.items():
         try:
-            found = (path / name).stat().st_size
+            status = os.lstat(path / name)
         except OSError:
             raise CheckpointError(f"a shard is missing: {name} is not there") from None
+        if not stat.S_ISREG(status.st_mode):
+            raise CheckpointError(f"it is foreign: {name} is no regular file")
+        found = status.st_size
         if found != size:
             raise CheckpointError(f"a shard is torn: {name} has {found:,} of {size:,} bytes")
     return index
+
+
+def _step(value: Any, path: Path) -> int:
+    """Return the step of an index. Raises CheckpointError where it is none, or not the one of the folder's name."""
+    step = whole_number(value)
+    named = _NAME.fullmatch(path.name)
+    if step is None or (named is not None and int(named[1]) != step):
+        raise CheckpointError(f"it is foreign: its index says step {value!r}, and its folder is called {path.name}")
+    return step
 
 
 def _checksum(content: Any) -> int:

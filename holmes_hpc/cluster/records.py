@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.foreign import ForeignError, read_json
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,11 @@ class RecordFile:
     def read(self, path: str) -> tuple[dict[str, Any], ...]:
         """Return the records of a file. Raises ConfigurationError with the file, the key and what is valid there."""
         try:
-            data = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigurationError(f"{self.setting}={path}: {error.strerror}; {self.remedy}") from error
-        except ValueError as error:
-            raise self._none(path, str(error)) from error
+            data = read_json(Path(path).expanduser())
+        except ForeignError as error:
+            if isinstance(error.__cause__, OSError):
+                raise ConfigurationError(f"{self.setting}={path}: {error.__cause__.strerror}; {self.remedy}") from error
+            raise self._none(path, str(error).removeprefix(f"{Path(path).expanduser()}: ")) from error
         if not isinstance(data, dict) or data.get("format") != self.version:
             found = data.get("format") if isinstance(data, dict) else type(data).__name__
             raise self._none(path, f"its format is {shown(found)}; valid: {self.version}")

@@ -20,13 +20,14 @@ from omegaconf.errors import OmegaConfBaseException
 from holmes_hpc.cluster import read_cluster
 from holmes_hpc.cluster.calibrated import CalibratedGpu, to_json
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.foreign import read_text, read_yaml
 from holmes_hpc.paths import unreadable
 from holmes_hpc.planner.task import Task
 from holmes_hpc.planner.telling.restore import restore
 from holmes_hpc.planner.telling.retrace import retrace
 from holmes_hpc.runs import RunFolder, read_json_lines
-from holmes_hpc.runs.files import read_json, write_json_atomic
-from holmes_hpc.runs.result import median_step_seconds
+from holmes_hpc.runs.files import write_json_atomic
+from holmes_hpc.runs.result import median_step_seconds, read_result
 from holmes_hpc.values import ActionKind, Plan
 from holmes_hpc.values.schedule import COMPUTES
 
@@ -65,15 +66,13 @@ def read_run(path: Path) -> FinishedRun:
     """Compare a run with the model. Raises ConfigurationError where it tells nothing of compute."""
     folder = RunFolder.open(path)
     try:
-        config = OmegaConf.load(folder.config_path)
-        plan = Plan.from_json(folder.plan_path.read_text(encoding="utf-8"))
+        config = OmegaConf.create(_mapping(read_yaml(folder.config_path)))
+        plan = Plan.from_json(read_text(folder.plan_path))
         timed = str(config.cluster.emulate.compute) == "timed"
-    except (FileNotFoundError, ValueError, OmegaConfBaseException) as error:
+    except (ValueError, AttributeError, OmegaConfBaseException) as error:
         raise _unread(folder, error) from error
-    except OSError as error:
-        raise unreadable(error) from error
     emulated = plan.predicted.machine == "emulated"
-    if (read_json(folder.result_path) or {}).get("emulated") and timed:
+    if (read_result(folder) or {}).get("emulated") and timed:
         raise ConfigurationError(f"{folder.path}: its compute was timed by the cost model itself, so it tells nothing; "
                                  "name a run on GPUs, or one with cluster.emulate.compute=real")
     try:
@@ -92,6 +91,12 @@ def read_run(path: Path) -> FinishedRun:
                    modelled[key], statistics.median(seconds), len(seconds))
         for key, seconds in measured.items() if modelled.get(key, 0.0) > 0.0)
     return FinishedRun(folder, config, plan, comparisons, step_seconds, median_step_seconds(folder))
+
+
+def _mapping(value: Any) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("config.yaml holds no mapping")
+    return value
 
 
 def _unread(folder: RunFolder, error: Exception) -> ConfigurationError:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from holmes_hpc import foreign
 from holmes_hpc.errors import ConfigurationError, HolmesError, RunFailedError
 
 _LEAST_BYTES = 8192
@@ -68,10 +69,10 @@ def write_text_atomic(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> Any | None:
-    """Return what `path` holds, or None where it is missing, unreadable or no JSON."""
+    """Return what `path` holds, or None where it is missing, unreadable, no JSON, too large or too deep."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return foreign.read_json(path)
+    except foreign.ForeignError:
         return None
 
 

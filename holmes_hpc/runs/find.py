@@ -55,7 +55,8 @@ def _in_folder(path: Path) -> list[RunFolder]:
         return [RunFolder(path)]
     sweep = read_json(path / SWEEP_FILE)
     if isinstance(sweep, dict):
-        return [RunFolder(Path(run)) for run in sweep.get("runs", [])]
+        runs = sweep.get("runs")
+        return [RunFolder(Path(run)) for run in runs if isinstance(run, str)] if isinstance(runs, list) else []
     return _runs_below(path, "*") or _runs_below(path, "*/*")
 
 

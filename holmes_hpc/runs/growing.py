@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
+
+from holmes_hpc.foreign import parse_object
 
 
 class GrowingFile:
@@ -44,13 +45,4 @@ class GrowingFile:
 
     def new_records(self) -> list[dict[str, Any]]:
         """Return the JSON objects among the lines that were added; others, as a killed writer leaves, are left out."""
-        return [record for line in self.new_lines() if (record := parse_record(line)) is not None]
-
-
-def parse_record(line: bytes) -> dict[str, Any] | None:
-    """Return the JSON object of a line; None where it holds none."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
+        return [record for line in self.new_lines() if (record := parse_object(line)) is not None]

@@ -17,11 +17,14 @@ from typing import Any
 
 from holmes_hpc import __version__
 from holmes_hpc.errors import HolmesError
+from holmes_hpc.foreign import whole_number
 from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.runs.folder import RunFolder
 
 _PACKAGES = ("torch", "hydra-core", "omegaconf", "submitit", "pandas", "numpy")
 _GIT_SECONDS = 5.0
+_MOST_PID = 2**22
+"""PID_MAX_LIMIT of Linux on 64-bit machines (proc(5), pid_max)."""
 _TOLD = re.compile(
     r"(SLURM|SBATCH|SRUN|NCCL|GLOO|TORCH|PYTORCH|CUDA|NVIDIA|OMP|MKL|KMP|UCX|FI|HYDRA|HOLMES|CONDA|PYTHON)_.*"
     r"|PYTHON(PATH|HASHSEED)|VIRTUAL_ENV|LD_(LIBRARY_PATH|PRELOAD)|PATH|LOADEDMODULES|LANG|TZ"
@@ -143,10 +146,17 @@ def process_start(pid: int) -> int | None:
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
+def job_ranks(job: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of the ranks of a job.json that are whole: each has a `rank`."""
+    rows = job.get("ranks")
+    return [row for row in rows if isinstance(row, dict) and whole_number(row.get("rank")) is not None] \
+        if isinstance(rows, list) else []
+
+
 def main_is_alive(job: Mapping[str, Any]) -> bool | None:
     """Say whether the main process of a job.json lives; None where this host cannot know."""
-    pid = job.get("main_pid")
-    if job.get("host") != socket.gethostname() or not isinstance(pid, int) or pid <= 0:
+    pid = whole_number(job.get("main_pid"), 1, _MOST_PID)
+    if job.get("host") != socket.gethostname() or pid is None:
         return None
     start = process_start(pid)
     if start is not None:
@@ -159,9 +169,9 @@ def ranks_are_alive(job: Mapping[str, Any]) -> bool:
 
     Ranks name themselves `rank3 NODE`, which tells them from a process that was given the pid since.
     """
-    for row in job.get("ranks") or ():
-        pid, name = row.get("pid"), f"rank{row.get('rank')} "
-        if isinstance(pid, int) and process_start(pid) is not None:
+    for row in job_ranks(job):
+        pid, name = whole_number(row.get("pid"), 1, _MOST_PID), f"rank{row['rank']} "
+        if pid is not None and process_start(pid) is not None:
             with suppress(OSError):
                 if Path(f"/proc/{pid}/comm").read_text(errors="replace").startswith(name):
                     return True

@@ -10,10 +10,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from holmes_hpc.foreign import number, parse_object, whole_number
 from holmes_hpc.runs.files import finite, storage_error
-from holmes_hpc.runs.growing import parse_record
+from holmes_hpc.runs.growing import GrowingFile
 
 _TAIL_BYTES = 65536
+FIGURES = ("loss", "tokens_per_second", "samples_per_second", "step_seconds", "tflops_per_gpu", "mfu", "grad_norm",
+           "lr", "memory_gib", "exposed_comm_seconds", "bubble_fraction", "validation_loss")
+"""The keys of a step's record that hold a number or null."""
 
 
 class MetricsWriter:
@@ -59,13 +63,15 @@ class MetricsWriter:
 def read_last_json_line(path: Path) -> dict[str, Any] | None:
     """Return the last whole record of a file of JSON lines without reading all of it; None where there is none."""
     try:
+        if not path.is_file():
+            return None
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(size - _TAIL_BYTES, 0))
             lines = file.read().split(b"\n")
     except OSError:
         return None
-    return next((record for line in reversed(lines) if (record := parse_record(line)) is not None), None)
+    return next((record for line in reversed(lines) if (record := parse_object(line)) is not None), None)
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
@@ -73,11 +79,25 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
     Torn lines, which a killed writer leaves, are left out.
     """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
+    if not path.is_file():
         return []
-    return [record for line in lines if (record := parse_record(line)) is not None]
+    return [record for line in path.read_bytes().split(b"\n") if (record := parse_object(line)) is not None]
+
+
+class NewSteps(GrowingFile):
+    """Reads the steps of metrics.jsonl, each once; with `skip` those that are there now are left out."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows that were added since the last look."""
+        return [row for record in self.new_records() if (row := step_row(record)) is not None]
+
+
+def step_row(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a record of metrics.jsonl whose figures are numbers; what is none is null. None where it has no step."""
+    step = whole_number(record.get("step"))
+    if step is None:
+        return None
+    return {**record, **{name: number(record.get(name)) for name in FIGURES if name in record}, "step": step}
 
 
 def _is_torn(descriptor: int) -> bool:

@@ -12,7 +12,7 @@ from holmes_hpc.errors import HolmesError
 from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.runs.folder import RunFolder
 from holmes_hpc.runs.job import main_is_alive, ranks_are_alive
-from holmes_hpc.runs.metrics import read_json_lines, read_last_json_line
+from holmes_hpc.runs.metrics import read_json_lines, read_last_json_line, step_row
 
 STATUSES = ("completed", "preempted", "failed")
 WARMUP_STEPS = 3
@@ -51,12 +51,13 @@ def read_metrics(folder: RunFolder) -> list[dict[str, Any]]:
 
     After a resume a step may be there twice; the later record holds.
     """
-    return read_json_lines(folder.metrics_path)
+    return [row for record in read_json_lines(folder.metrics_path) if (row := step_row(record)) is not None]
 
 
 def last_metrics(folder: RunFolder) -> dict[str, Any] | None:
     """Return the newest record of metrics.jsonl, or None before the first step."""
-    return read_last_json_line(folder.metrics_path)
+    record = read_last_json_line(folder.metrics_path)
+    return None if record is None else step_row(record)
 
 
 def _median_speed(records: list[dict[str, Any]]) -> float | None:
@@ -75,9 +76,9 @@ def median_step_seconds(folder: RunFolder) -> float | None:
 
 
 def read_result(folder: RunFolder) -> dict[str, Any] | None:
-    """Return result.json, or None where the run has not ended."""
+    """Return result.json, or None where the run has not ended, or where the file is none."""
     result = read_json(folder.result_path)
-    return result if isinstance(result, dict) else None
+    return result if isinstance(result, dict) and result.get("status") in STATUSES else None
 
 
 def heal(base: Path, clear: Callable[[RunFolder], str] | None = None) -> list[RunFolder]:
@@ -117,5 +118,5 @@ def _write_failed(folder: RunFolder, job: dict[str, Any], remedy: str) -> None:
         emulated = any(record.get("emulated") for record in read_metrics(folder))
     write_result(
         folder, "failed", emulated=bool(emulated),
-        error=f"the main process (pid {job['main_pid']} on {job['host']}) ended without writing a result, as "
+        error=f"the main process (pid {job.get('main_pid')} on {job.get('host')}) ended without writing a result, as "
               f"after kill -9 or a power failure; the run's processes ended with it; {remedy}")

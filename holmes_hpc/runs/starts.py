@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from holmes_hpc.errors import HolmesError
-from holmes_hpc.runs.files import read_json, write_json_atomic
+from holmes_hpc.foreign import number, read_object, whole_number
+from holmes_hpc.runs.files import write_json_atomic
 from holmes_hpc.runs.folder import RunFolder
 
 _HANG = "HangError"
@@ -80,8 +81,7 @@ class Start:
             os.scandir(self.path).close()
         except OSError:
             return None
-        value = read_json(self.path / name)
-        return value if isinstance(value, dict) else None
+        return read_object(self.path / name)
 
     def write_end(self, rank: int, node: str, status: int, *, told: str | None = None) -> None:
         """Say how a rank ends; `told` names the signal where it was made to. One that is killed says nothing."""
@@ -101,8 +101,10 @@ class Start:
         """Return the node of every rank whose node reported."""
         found: dict[int, str] = {}
         for path in self.path.glob("node-*.json"):
-            data = read_json(path) or {}
-            found |= {int(rank): data["report"]["node"] for rank in data.get("ranks", ())}
+            data = read_object(path) or {}
+            report, ranks = data.get("report"), data.get("ranks")
+            if isinstance(report, dict) and isinstance(ranks, list):
+                found |= {rank: str(report.get("node")) for rank in ranks if whole_number(rank) is not None}
         return dict(sorted(found.items()))
 
     def anyone_ended(self) -> bool:
@@ -111,8 +113,8 @@ class Start:
 
     def ends(self) -> dict[int, Mapping[str, Any]]:
         """Return what each rank said of its end; a rank that left an error and no more ended by that."""
-        marks = (read_json(path) for path in self.path.glob("ended-*.json"))
-        ends: dict[int, Mapping[str, Any]] = {int(end["rank"]): end for end in marks if isinstance(end, dict)}
+        marks = (read_object(path) for path in self.path.glob("ended-*.json"))
+        ends: dict[int, Mapping[str, Any]] = {end["rank"]: end for end in marks if end is not None and _is_end(end)}
         for rank, node in self.ranks().items():
             error = self.run.rank_error_path(rank)
             if rank not in ends and error.exists():
@@ -161,24 +163,37 @@ class Start:
 
     def _hang(self, nodes: Mapping[int, str], ends: Mapping[int, Mapping[str, Any]]) -> str | None:
         """Return what a rank says that waited in vain; None where there is none, or a rank failed by itself."""
-        reports = {rank: read_json(self.run.rank_error_path(rank)) or {} for rank in nodes}
+        reports = {rank: read_error(self.run, rank) or {} for rank in nodes}
         hangs = [report for report in reports.values() if report.get("type") == _HANG]
         by_themselves = [rank for rank, end in ends.items() if end["status"] not in (0, 3)
                          and self._nearness(end) < _LOST_NEIGHBOUR and reports.get(rank, {}).get("type") != _HANG]
         return str(hangs[0]["message"]) if hangs and not by_themselves else None
 
     def _nearness(self, end: Mapping[str, Any]) -> int:
-        return _TOLD if end["told"] is not None else nearness(read_json(self.run.rank_error_path(end["rank"])))
+        return _TOLD if end["told"] is not None else nearness(read_error(self.run, end["rank"]))
 
     def _describe(self, end: Mapping[str, Any]) -> str:
         rank = end["rank"]
         who, log = f"rank {rank} on node {end['node']}", f"log: {self.run.log_path(rank)}"
-        report = read_json(self.run.rank_error_path(rank))
+        report = read_error(self.run, rank)
         if end["told"] is not None:
             return f"{who} was ended by {end['told']}; {log}"
-        if not isinstance(report, dict):
+        if report is None:
             return f"{who} ended with status {end['status']}; {log}"
         if report.get("names_rank"):
             return str(report["message"])
         words = report["message"] if report.get("ours") else f"{report['type']}: {report['message']}"
         return f"{words} [{who}; {log}]"
+
+
+def read_error(folder: RunFolder, rank: int) -> dict[str, Any] | None:
+    """Return what a rank left of its error: `type`, `message` and what else; None where it left nothing whole."""
+    report = read_object(folder.rank_error_path(rank))
+    if report is None or not all(isinstance(report.get(key), str) for key in ("type", "message")):
+        return None
+    return report
+
+
+def _is_end(end: Mapping[str, Any]) -> bool:
+    return (whole_number(end.get("rank")) is not None and type(end.get("status")) is int
+            and number(end.get("time")) is not None and isinstance(end.get("told"), str | None))

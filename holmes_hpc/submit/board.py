@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import yaml
 from rich.table import Table
 
+from holmes_hpc import foreign
 from holmes_hpc.cluster.slurm.states import is_final
 from holmes_hpc.runs import RunFolder, last_metrics, read_result
-from holmes_hpc.runs.files import read_json
 from holmes_hpc.runs.job import final_state
 from holmes_hpc.runs.starts import nearness
 from holmes_hpc.submit.states import JobStatus
@@ -90,11 +88,12 @@ def shown_state(status: JobStatus | None, result: str | None) -> str:
 
 def planned_steps(folder: RunFolder) -> int | None:
     """Return `train.steps` of a run, or None where its configuration cannot be read."""
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return int(yaml.load(folder.config_path.read_text(), loader)["train"]["steps"])  # noqa: S506
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError):
+        config = foreign.read_yaml(folder.config_path)
+    except foreign.ForeignError:
         return None
+    train = config.get("train") if isinstance(config, dict) else None
+    return foreign.whole_number(train.get("steps")) if isinstance(train, dict) else None
 
 
 def table(rows: Sequence[Row]) -> Table:
@@ -127,8 +126,8 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
 def failure_lines(folder: RunFolder) -> list[str]:
     """Return why a run failed: its error, and the last lines of the traceback of the rank whose error is the cause."""
     lines = [str((read_result(folder) or {}).get("error") or f"no error is written down; see {folder.logs}")]
-    reports = {path: report for path in folder.ranks.glob("rank-*.error.json")
-               if isinstance(report := read_json(path), dict) and "traceback" in report}
+    reports = {path: report for path in folder.ranks.glob("rank-[0-9]*.error.json")
+               if (report := foreign.read_object(path)) and isinstance(report.get("traceback"), str)}
     for path in sorted(reports, key=lambda path: (nearness(reports[path]), _rank_of(path)))[:1]:
         lines.append(f"rank {_rank_of(path)}, the last lines of its traceback:")
         lines += [f"  {line}" for line in reports[path]["traceback"].rstrip().splitlines()[-TRACEBACK_LINES:]]
@@ -136,4 +135,5 @@ def failure_lines(folder: RunFolder) -> list[str]:
 
 
 def _rank_of(path: Path) -> int:
-    return int(path.name.removeprefix("rank-").partition(".")[0])
+    number = path.name.removeprefix("rank-").partition(".")[0]
+    return int(number) if number.isdecimal() else 0

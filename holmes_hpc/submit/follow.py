@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from holmes_hpc.runs import GrowingFile, Notes
+from holmes_hpc.runs import NewSteps, Notes
 from holmes_hpc.submit.watch import SubmittedRun, Watch, Watched
 
 LOOK_SECONDS = 0.5
@@ -16,10 +16,10 @@ LOOK_SECONDS = 0.5
 def follow(run: SubmittedRun, on_row: Callable[[dict[str, Any]], None], on_state: Callable[[str], None]) -> Watched:
     """Report new steps and states until the job is over, and return what is known of it then."""
     watch, told, notes = Watch([run]), None, Notes(run.folder)
-    rows = GrowingFile(run.folder.metrics_path)
+    rows = NewSteps(run.folder.metrics_path)
     while True:
         watch.poll()
-        for row in rows.new_records():
+        for row in rows.rows():
             on_row(row)
         for note in notes.new():
             on_state(note)

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from holmes_hpc.foreign import read_object
 from holmes_hpc.runs import RunFolder, Start, read_result, write_result
 from holmes_hpc.runs.files import read_json
 from holmes_hpc.runs.going_on import with_way_on
@@ -111,7 +112,8 @@ def _excluded(folder: RunFolder, start: Start | None) -> list[str]:
     found = (start.read("exclude.json") or {}).get("nodes", []) if start is not None else []
     if not found:
         return []
-    before = read_json(folder.excluded_path) or []
+    before = read_json(folder.excluded_path)
+    before = [name for name in before if isinstance(name, str)] if isinstance(before, list) else []
     nodes = list(dict.fromkeys([*before, *found]))
     folder.write_json(folder.excluded_path, nodes)
     return nodes
@@ -124,7 +126,7 @@ def _is_fruitless(folder: RunFolder, start: Start | None) -> bool:
     result = read_result(folder) or {}
     start.write("outcome.json", {"steps": result.get("steps")})
     starts = sorted(folder.starts.glob("*/outcome.json"), key=lambda path: path.stat().st_mtime)
-    steps = [(read_json(path) or {}).get("steps") for path in starts[-MOST_FRUITLESS_STARTS:]]
+    steps = [(read_object(path) or {}).get("steps") for path in starts[-MOST_FRUITLESS_STARTS:]]
     return len(steps) == MOST_FRUITLESS_STARTS and len(set(steps)) == 1
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from holmes_hpc.foreign import parse_json
 from holmes_hpc.values.schedule_kinds import ScheduleKind, schedule_kind
 from holmes_hpc.values.strategy_kinds import present_name
 
@@ -233,7 +234,7 @@ class Plan:
         A plan of an older format is read as one of this. Raises ValueError when the text is no plan, names unknown
         fields, or is of a format version that is not known.
         """
-        data = json.loads(text)
+        data = parse_json(text, "the plan")
         if not isinstance(data, dict):
             raise ValueError("not a plan: the JSON text holds no object")
         version = data.get("format_version")

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from holmes_hpc.cluster.hostlist import expand_hostlist
-from holmes_hpc.cluster.slurm.records import SlurmOutputError
+from holmes_hpc.cluster.slurm.records import SlurmOutputError, reads
 
+_MOST_NODES, _MOST_DIGITS = 2**20, 10
+"""Of a job; what is larger was not written by Slurm, and would fill the memory."""
 _COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
 
 OUTSIDE, ALLOCATION, BATCH, INTERACTIVE, STEP = "outside", "allocation", "batch", "interactive", "step"
@@ -64,6 +66,7 @@ def read_place(environment: Mapping[str, str]) -> str:
     return INTERACTIVE if step in _INTERACTIVE_STEPS or "SLURM_PTY_PORT" in environment else STEP
 
 
+@reads("Slurm's environment")
 def read_allocation(environment: Mapping[str, str]) -> Allocation:
     """Return the job that a process runs in.
 
@@ -116,7 +119,10 @@ def read_counts(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = _COUNT.fullmatch(part)
         if match is None:
-            raise SlurmOutputError(f"{text!r} is no list of Slurm such as 2(x3),1")
+            raise SlurmOutputError(f"{text[:80]!r} is no list of Slurm such as 2(x3),1")
+        if max(len(match[1]), len(match[2] or "")) > _MOST_DIGITS or len(counts) + int(match[2] or 1) > _MOST_NODES:
+            raise SlurmOutputError(f"{text[:80]!r} lists more than {_MOST_NODES:,} numbers, or larger ones than Slurm "
+                                   "has; pass Slurm's variables on unchanged")
         counts += [int(match[1])] * int(match[2] or 1)
     return tuple(counts)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from holmes_hpc.cluster.slurm.records import reads
+
 _COUNT = re.compile(r"([0-9]+)([KMGTP]?)", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 
@@ -18,6 +20,7 @@ class Gres:
     count: int
 
 
+@reads("a gres list")
 def read_gres(text: str | None) -> tuple[Gres, ...]:
     """Return the resources of a gres string; nothing for None, `(null)` and an empty text.
 

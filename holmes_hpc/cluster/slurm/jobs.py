@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from holmes_hpc.cluster.hostlist import expand_hostlist
-from holmes_hpc.cluster.slurm.records import SlurmOutputError, read_table
+from holmes_hpc.cluster.slurm.records import SlurmOutputError, read_table, reads
 from holmes_hpc.cluster.slurm.states import combined_state, read_job_state
+from holmes_hpc.foreign import parse_json
 
 JOB_FORMAT = "%i|%A|%T|%P|%N|%r|%j"
 """for `squeue --format`, read by `read_squeue`"""
@@ -94,10 +94,11 @@ def read_task_numbers(text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
+@reads("the output of squeue")
 def read_squeue(text: str) -> tuple[SlurmJob, ...]:
     """Return the jobs of `squeue`: a table with header in the default or in JOB_FORMAT, or `--json`."""
     if text.lstrip().startswith("{"):
-        return tuple(_of_json(job) for job in json.loads(text)["jobs"])
+        return tuple(_of_json(job) for job in parse_json(text, "squeue or sacct")["jobs"])
     return tuple(_of_row(row) for row in _squeue_rows(text))
 
 
@@ -143,13 +144,14 @@ def _plain(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
+@reads("the output of sacct")
 def read_sacct(text: str) -> tuple[SlurmJob, ...]:
     """Return the jobs and steps of `sacct --parsable2` (a header and `|`), or `sacct --json`.
 
     With `--duplicates` a requeued job comes once for each of its runs, the latest last.
     """
     if text.lstrip().startswith("{"):
-        return tuple(_of_accounting(job) for job in json.loads(text)["jobs"])
+        return tuple(_of_accounting(job) for job in parse_json(text, "squeue or sacct")["jobs"])
     jobs = []
     for row in read_table(text):
         code, _, signal = row.get("ExitCode", "").partition(":")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,9 +14,11 @@ from holmes_hpc.cluster.slurm.records import (
     configuration_lines,
     read_records,
     read_table,
+    reads,
     split_list,
     value_of,
 )
+from holmes_hpc.foreign import ForeignError, parse_json
 
 NODE_FORMAT = "%N|%P|%T|%f|%b|%G|%c|%m"
 """for `sinfo --Node --format`, read by `read_sinfo`"""
@@ -80,6 +81,7 @@ def read_state(text: str) -> tuple[str, ...]:
     return tuple(word for word in words if word)
 
 
+@reads("the output of scontrol show node")
 def read_scontrol_nodes(text: str) -> tuple[SlurmNode, ...]:
     """Return the nodes of `scontrol show node`, in its long or its one-line form."""
     return tuple(_node_of_record(record) for record in read_records(text, "NodeName"))
@@ -94,6 +96,7 @@ def _node_of_record(record: Mapping[str, str]) -> SlurmNode:
         memory_mb=_number(record.get("RealMemory")), slurm_version=value_of(record, "Version"))
 
 
+@reads("the output of sinfo")
 def read_sinfo(text: str) -> tuple[SlurmNode, ...]:
     """Return the nodes that `sinfo` lists, each once, with all partitions in which it is listed.
 
@@ -140,9 +143,9 @@ def _listed(partitions: Any) -> tuple[str, ...]:
 
 def _json_rows(text: str) -> list[dict[str, Any]]:
     try:
-        document = json.loads(text)
-    except ValueError:
-        return [_row(json.loads(line)) for line in text.splitlines() if line.strip()]
+        document = parse_json(text, "sinfo")
+    except ForeignError:
+        return [_row(parse_json(line, "sinfo")) for line in text.splitlines() if line.strip()]
     if "nodes" in document:  # sinfo of 22.05, and scontrol show node --json: one entry for each node
         return [{"name": node["name"], "partition": node.get("partitions"),
                  "state": [*_words(node.get("state")), *node.get("state_flags", [])],
@@ -161,6 +164,7 @@ def _words(state: Any) -> list[str]:
     return [state] if isinstance(state, str) else list(state or [])
 
 
+@reads("the output of scontrol show partition")
 def read_scontrol_partitions(text: str) -> tuple[SlurmPartition, ...]:
     """Return the partitions of `scontrol show partition`."""
     return tuple(
@@ -172,6 +176,7 @@ def read_scontrol_partitions(text: str) -> tuple[SlurmPartition, ...]:
         for record in read_records(text, "PartitionName"))
 
 
+@reads("slurm.conf")
 def read_slurm_conf(text: str) -> tuple[tuple[SlurmNode, ...], tuple[SlurmPartition, ...]]:
     """Return the nodes, with their partitions, and the partitions of a slurm.conf.
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
+from holmes_hpc.cluster.hostlist import HostlistError
 from holmes_hpc.errors import HolmesError
 
 _KEY = re.compile(r"([A-Z][A-Za-z0-9_/:.]*)=")
@@ -13,6 +16,25 @@ _NOTHING = frozenset({"", "(null)", "N/A", "n/a", "None", "none", "NONE"})
 
 class SlurmOutputError(HolmesError, ValueError):
     """A Slurm program or configuration file says something that cannot be understood."""
+
+
+Reader = TypeVar("Reader", bound=Callable[..., Any])
+
+
+def reads(what: str) -> Callable[[Reader], Reader]:
+    """Let a reader raise SlurmOutputError, which names `what` it reads, for whatever it stumbles over."""
+    def decorate(read: Reader) -> Reader:
+        @functools.wraps(read)
+        def tolerant(*arguments: Any, **options: Any) -> Any:
+            try:
+                return read(*arguments, **options)
+            except (HolmesError, HostlistError):
+                raise
+            except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+                raise SlurmOutputError(f"{what}: it cannot be understood ({type(error).__name__}: {error}); if Slurm "
+                                       "itself said this, its release has another form") from error
+        return tolerant  # type: ignore[return-value]
+    return decorate
 
 
 def read_records(text: str, first_key: str) -> list[dict[str, str]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from holmes_hpc.cluster.slurm.records import reads
+
 # Slurm's own defaults, for controllers that do not say.
 DEFAULT_MAX_ARRAY_SIZE = 1001
 DEFAULT_KILL_WAIT_SECONDS = 30
@@ -53,6 +55,7 @@ class SlurmSettings:
         return "REQUEUE" in self.values.get("PreemptMode", "").upper().split(",")
 
 
+@reads("the output of scontrol show config")
 def read_settings(text: str) -> SlurmSettings:
     """Return the settings of `scontrol show config`; its headings and empty lines are skipped."""
     pairs = (line.partition("=") for line in text.splitlines())

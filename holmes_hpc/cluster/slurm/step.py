@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from holmes_hpc.cluster.hostlist import expand_hostlist
 from holmes_hpc.cluster.slurm.allocation import BATCH, Allocation, integer, read_allocation, read_counts
-from holmes_hpc.cluster.slurm.records import SlurmOutputError
+from holmes_hpc.cluster.slurm.records import SlurmOutputError, reads
 from holmes_hpc.words import counted
 
 _BLOCK, _CYCLIC = "block", "cyclic"
@@ -80,6 +80,7 @@ class StepLayout:
         raise IndexError(f"rank {rank} is not in the step of {counted(self.world_size, 'rank')}")
 
 
+@reads("Slurm's environment")
 def read_step(environment: Mapping[str, str]) -> StepLayout:
     """Return the place of a task of a plain or heterogeneous step.
 

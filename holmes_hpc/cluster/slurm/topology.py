@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from holmes_hpc.cluster.hostlist import expand_hostlist
-from holmes_hpc.cluster.slurm.records import configuration_lines, read_records
+from holmes_hpc.cluster.slurm.records import configuration_lines, read_records, reads
 
 _KEYS = (("SwitchName", "tree"), ("BlockName", "block"))
 
@@ -40,6 +40,7 @@ class Topology:
                 if (unknown := tuple(node for node in switch.nodes if node not in known))}
 
 
+@reads("the topology")
 def read_topology(text: str) -> Topology:
     """Return the topology of `scontrol show topology` or of a topology.conf; flat where it names no switches.
 

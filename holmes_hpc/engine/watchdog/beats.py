@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from holmes_hpc.comm.activity import OUTSIDE, Doing
+from holmes_hpc.foreign import ForeignError, read_json
 from holmes_hpc.runs import RunFolder
 
 RECORD_BYTES = 512
@@ -53,8 +54,8 @@ def write_beat(folder: RunFolder, rank: int, beat: Beat) -> None:
 def read_beat(path: Path) -> Beat | None:
     """Return the last beat in a file, None where there is none."""
     try:
-        return Beat(**json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError):
+        return Beat(**read_json(path))
+    except (ForeignError, TypeError):
         return None
 
 

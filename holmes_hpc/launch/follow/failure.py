@@ -6,7 +6,8 @@ import signal
 from typing import Any
 
 from holmes_hpc.runs import RunFolder
-from holmes_hpc.runs.files import is_full, read_json
+from holmes_hpc.runs.files import is_full
+from holmes_hpc.runs.starts import read_error
 
 LOG_LINES = 5
 
@@ -45,8 +46,7 @@ class FailureReport:
         return 2 if report["type"] == "HangError" else 1
 
     def _error(self, rank: int) -> dict[str, Any] | None:
-        report = read_json(self._folder.rank_error_path(rank))
-        return report if isinstance(report, dict) else None
+        return read_error(self._folder, rank)
 
     def _describe(self, event: dict[str, Any]) -> str:
         who = f"rank {event['rank']} on node {event['node']} (slot {event['slot']})"
@@ -63,6 +63,6 @@ class FailureReport:
             return f"{who} ended with status {event['status']}; {log}"
         if report["type"] == "HangError" or report.get("names_rank"):
             return str(report["message"])
-        if report["ours"]:
+        if report.get("ours"):
             return f"{report['message']} [{who}]"
         return f"{who} failed: {report['type']}: {report['message']}; {log}"

@@ -93,7 +93,7 @@ class PlainReporter:
 def describe(row: dict[str, Any]) -> str:
     """Return loss, speed and MFU of a step in a few words."""
     # Null in the metrics is a number that is not finite.
-    loss = "nan" if row["loss"] is None else f"{row['loss']:.3f}"
+    loss = "nan" if row.get("loss") is None else f"{row['loss']:.3f}"
     skipped = f"  {counted(row['skipped_steps'], 'step')} left out" if row.get("skipped_steps") else ""
-    return (f"loss {loss}  {row['tokens_per_second']:,.0f} tokens/s  "
-            f"{row['step_seconds'] * 1e3:.0f} ms/step  MFU {row['mfu']:.0%}{skipped}")
+    speed, seconds, mfu = (row.get(name) or 0.0 for name in ("tokens_per_second", "step_seconds", "mfu"))
+    return f"loss {loss}  {speed:,.0f} tokens/s  {seconds * 1e3:.0f} ms/step  MFU {mfu:.0%}{skipped}"

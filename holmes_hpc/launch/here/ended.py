@@ -6,13 +6,10 @@ import logging
 import shlex
 from pathlib import Path
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
 from holmes_hpc.checkpoint.index import Index, read_index
 from holmes_hpc.checkpoint.naming import newest_first, tidy
 from holmes_hpc.errors import CheckpointError
+from holmes_hpc.foreign import ForeignError, read_yaml
 from holmes_hpc.launch.here.resume import WORDS
 from holmes_hpc.runs import RunFolder, last_metrics
 
@@ -76,7 +73,8 @@ def _newest_whole(folder: RunFolder) -> Index | None:
 def _resumed_from(folder: RunFolder) -> Path | None:
     """Return the path that the run's own `train.resume` named, None where it named none."""
     try:
-        resume = str(OmegaConf.select(OmegaConf.load(folder.config_path), "train.resume", default=WORDS[0]))
-    except (OSError, OmegaConfBaseException, YAMLError):
+        train = read_yaml(folder.config_path)["train"]
+        resume = str(train.get("resume") or WORDS[0])
+    except (ForeignError, KeyError, TypeError, AttributeError):
         return None
     return None if resume in WORDS else Path(resume)

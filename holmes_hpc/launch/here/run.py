@@ -20,7 +20,7 @@ from holmes_hpc.launch.here.supervisor import supervise
 from holmes_hpc.launch.node.backend import backend_here
 from holmes_hpc.launch.node.node_report import read_node
 from holmes_hpc.launch.rank.settings import RankSettings
-from holmes_hpc.runs import GrowingFile, RunFolder, write_job, write_result
+from holmes_hpc.runs import NewSteps, RunFolder, write_job, write_result
 from holmes_hpc.values import Plan
 
 LOG = logging.getLogger(__name__)
@@ -83,12 +83,12 @@ def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder:
 
 
 def _follow(world: World, folder: RunFolder, reporter: Reporter, failure: FailureReport) -> int:
-    rows = GrowingFile(folder.metrics_path, skip=True)  # a run that goes on has some
+    rows = NewSteps(folder.metrics_path, skip=True)  # a run that goes on has some
     while True:
         status = world.poll()
         for event in world.events(timeout_seconds=POLL_SECONDS):
             _handle(event, world, folder, reporter, failure)
-        for row in rows.new_records():
+        for row in rows.rows():
             reporter.step(row)
         if status is not None:
             return status

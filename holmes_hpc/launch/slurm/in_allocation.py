@@ -25,7 +25,7 @@ from holmes_hpc.launch.follow.progress import make_reporter
 from holmes_hpc.launch.rank.leaving import leave_process
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
 from holmes_hpc.launch.slurm.rank import be_rank
-from holmes_hpc.runs import GrowingFile, Notes, RunFolder, write_job, write_result
+from holmes_hpc.runs import NewSteps, Notes, RunFolder, write_job, write_result
 from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.runs.going_on import with_way_on
 from holmes_hpc.submit.components import Component, job_components
@@ -126,11 +126,11 @@ def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _follow(step: subprocess.Popen[bytes], folder: RunFolder, steps: int, guard: StepGuard) -> int:
-    rows, notes, guarded = GrowingFile(folder.metrics_path), Notes(folder), time.monotonic()
+    rows, notes, guarded = NewSteps(folder.metrics_path), Notes(folder), time.monotonic()
     with make_reporter(steps, sys.stderr) as reporter:
         while True:
             status = step.poll()
-            for row in rows.new_records():
+            for row in rows.rows():
                 reporter.step(row)
             for note in notes.new():
                 LOG.info("%s", note)
