@@ -81,7 +81,7 @@ FOLDER_READERS: dict[str, Callable[[Path], Any]] = {
 }
 TEXT_READERS: dict[str, Callable[[str], Any]] = {
     "hostlist": expand_hostlist, "squeue": jobs.read_squeue, "sacct": jobs.read_sacct,
-    "scontrol jobs": jobs.read_scontrol_jobs, "scontrol nodes": nodes.read_scontrol_nodes, "sinfo": nodes.read_sinfo,
+    "scontrol nodes": nodes.read_scontrol_nodes, "sinfo": nodes.read_sinfo,
     "partitions": nodes.read_scontrol_partitions, "slurm.conf": nodes.read_slurm_conf, "gres": gres.read_gres,
     "topology": topology.read_topology,
     "settings": slurm_settings.read_settings, "counts": read_counts, "saved": read_saved,
