@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from holmes_hpc.planner.search.search import search
+from holmes_hpc.planner.making import find_best
 from tests.brute_force import BruteForce
 from tests.planner_problems import SMALL
 
@@ -27,7 +27,7 @@ def main() -> None:
         problem = SMALL[number]
         task = problem.task()
         start = time.process_time()
-        found, _ = search(task)
+        found, _ = find_best(task)
         seconds = time.process_time() - start
         every = BruteForce(task)
         limit = found.seconds / (1 + arguments.within / 100)

@@ -24,6 +24,10 @@ class PlanRefusedError(HolmesError, ValueError):
     exit_status = 2
 
 
+class MemoryRefusedError(PlanRefusedError):
+    """A layout that memory is too small for: what saves some may be a remedy."""
+
+
 class LaunchImpossibleError(HolmesError):
     """The forced `launch.mode` cannot work on this machine."""
 

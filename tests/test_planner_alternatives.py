@@ -7,9 +7,10 @@ import pytest
 from holmes_hpc.config.compose import compose
 from holmes_hpc.planner.layout.groups import GroupRules
 from holmes_hpc.planner.making import plan
-from holmes_hpc.planner.search.alternatives import MOST_REJECTED, alternatives
 from holmes_hpc.planner.search.priced import price_layout, price_schedule
+from holmes_hpc.planner.strategies.proposals import LayoutFacts
 from holmes_hpc.planner.task import task_of
+from holmes_hpc.planner.telling.alternatives import MOST_REJECTED, alternatives
 from holmes_hpc.values import Pipeline, Stage
 
 TASK = task_of(compose(["+cluster=mixed", "model.tied_embeddings=false"]), "auto")
@@ -21,7 +22,7 @@ def priced(pairs, layers=(2, 2), size=4, strategy="holmes", words="words"):
     pipelines = tuple(Pipeline(32 // len(pairs) // size, (Stage((first,), 0, layers[0]),
                                                          Stage((second,), layers[0], layers[1])))
                       for first, second in pairs)
-    return price_layout(TASK, strategy, words, pipelines, size, GroupRules())
+    return price_layout(TASK, LayoutFacts(strategy, words, size), pipelines, size, GroupRules())
 
 
 def reasons(best, *others):
@@ -41,7 +42,7 @@ def test_what_looks_the_same_is_named_once_or_not_at_all():
 
 def test_of_other_schedules_of_a_layout_the_best_is_named():
     best = priced(ACROSS, size=1)
-    slower = [price_schedule(TASK, "holmes", f"warm-up {extra}", best.layout, best.rules,
+    slower = [price_schedule(TASK, best.facts, best.layout, best.rules,
                              dataclasses.replace(best.schedule, name="gpipe", warmup_extra=extra))
               for extra in (0, 1)]
     found = alternatives(best, [best, *slower], {})
@@ -70,7 +71,8 @@ def test_the_best_of_every_other_strategy_is_among_them():
             for first in (1, 2, 3) for size in (1, 2, 4, 8)]
     found = alternatives(best, [best, same, *many], {"megatron": ["does not divide"]})
     assert len(found) == MOST_REJECTED
-    assert next(each for each in found if each.layout == "same").reason == "as fast: comes to the same layout"
+    reason = next(each for each in found if each.layout == "same, micro-batch 4").reason
+    assert reason == "as fast: comes to the same layout"
     assert (found[-1].strategy, found[-1].reason) == ("megatron", "does not divide")
 
 

@@ -5,10 +5,9 @@ import pytest
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner import plan
-from holmes_hpc.planner.making import assemble
+from holmes_hpc.planner.making import assemble, find_best
 from holmes_hpc.planner.search.budget import SearchBudget
 from holmes_hpc.planner.search.in_chunks import go_round
-from holmes_hpc.planner.search.search import search
 from holmes_hpc.schedule import build_schedule
 from holmes_hpc.values import Pipeline, Plan, Stage
 from tests.planner_problems import SMALL, Problem
@@ -20,8 +19,8 @@ MIXED = SMALL[0]
 
 def test_chunks_are_taken_where_they_pay() -> None:
     task = TWO_NODES.task()
-    found, rejected = search(task)
-    plain, _ = search(TWO_NODES.task("parallel.chunks=1"))
+    found, rejected = find_best(task)
+    plain, _ = find_best(TWO_NODES.task("parallel.chunks=1"))
     assert plain.schedule.chunks == 1
     assert found.schedule.name == "interleaved"
     assert found.seconds < 0.99 * plain.seconds
@@ -37,12 +36,12 @@ def test_chunks_are_taken_where_they_pay() -> None:
     (["parallel.schedule=1f1b"], 1), (["parallel.schedule=zero_bubble"], 1), (["parallel.layer_split=uniform"], 1),
     (["parallel.chunks=2", "parallel.pipeline=4"], 2)])
 def test_what_is_asked_for_is_kept(asked: list[str], chunks: int) -> None:
-    found, _ = search(TWO_NODES.task(*asked, "parallel.micro_batch_size=1"))
+    found, _ = find_best(TWO_NODES.task(*asked, "parallel.micro_batch_size=1"))
     assert found.schedule.chunks == chunks
 
 
 def test_over_slow_links_nothing_goes_round() -> None:
-    found, _ = search(MIXED.task("parallel.leave_nodes_out=false"))
+    found, _ = find_best(MIXED.task("parallel.leave_nodes_out=false"))
     assert found.schedule.chunks == 1
 
 

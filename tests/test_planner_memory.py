@@ -10,12 +10,12 @@ from holmes_hpc.planner.cost.rank_memory import USABLE_FRACTION
 from holmes_hpc.planner.layout.groups import GroupRules
 from holmes_hpc.planner.layout.pipelines import build_pipelines
 from holmes_hpc.planner.layout.sharing import sharers, updated_parameters
-from holmes_hpc.planner.making import plan
+from holmes_hpc.planner.making import find_best, plan
 from holmes_hpc.planner.search.priced import Priced, exceeds_memory, make_layout
-from holmes_hpc.planner.search.search import search
 from holmes_hpc.planner.simulation.prices import compute_cost
 from holmes_hpc.planner.strategies import holmes, unlike
 from holmes_hpc.planner.strategies.estimates import make_candidate
+from holmes_hpc.planner.strategies.proposals import SharedStages
 from tests.planner_problems import SMALL, Problem
 
 BY_NAME = {problem.name: problem for problem in SMALL}
@@ -58,17 +58,17 @@ def test_megatron_shares_no_table_that_it_sums_in_pairs() -> None:
 def test_a_narrower_plan_fits_because_the_optimizer_is_shared(tied: str) -> None:
     asked = ["parallel=holmes", "parallel.pipeline=4", "parallel.tensor=1", "parallel.recompute=none",
              "parallel.micro_batch_size=1", f"model.tied_embeddings={tied}"]
-    found, _ = search(SEVEN_B.task(*asked))
+    found, _ = find_best(SEVEN_B.task(*asked))
     assert {len(pipeline.stages) for pipeline in found.layout.pipelines} == {4}
     assert_within_memory(found)
     with pytest.raises(PlanRefusedError, match="memory"):
-        search(SEVEN_B.task(*asked, "optimizer.sharded=false"))
+        find_best(SEVEN_B.task(*asked, "optimizer.sharded=false"))
 
 
 @pytest.mark.parametrize("name", ["tight memory", "tight memory, unequal", "wide"])
 @pytest.mark.parametrize("sharded", ["true", "false"])
 def test_no_plan_exceeds_its_gpus(name: str, sharded: str) -> None:
-    found, _ = search(BY_NAME[name].task(f"optimizer.sharded={sharded}", "model.num_layers=7"))
+    found, _ = find_best(BY_NAME[name].task(f"optimizer.sharded={sharded}", "model.num_layers=7"))
     assert_within_memory(found)
 
 
@@ -85,13 +85,13 @@ def test_fleets_say_truly_whether_they_fit(sharded: str) -> None:
                                         "parallel.micro_batch_size=1", "model.num_layers=8")
     seen = set()
     for proposal in unlike.proposals(task):
-        if proposal.words.startswith("stages shared"):
+        if isinstance(proposal.facts.form, SharedStages):
             continue
         layout = make_layout(proposal.task, "unlike", proposal.build(), 1, proposal.rules)
         fits = not exceeds_memory(proposal.task, layout)
         # Pipelines of fewer micro-batches than stages keep less than the closed form takes.
         few = any(pipeline.microbatches < len(pipeline.stages) for pipeline in layout.pipelines)
-        assert fits == proposal.fits or (fits and few), proposal.words
+        assert fits == proposal.fits or (fits and few), proposal.facts
         seen.add(fits)
     assert True in seen
 

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks import flashflex, flashflex_model
 from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.making import find_best
 from holmes_hpc.planner.search.priced import Priced
-from holmes_hpc.planner.search.search import search
 from holmes_hpc.planner.strategies.fleets.space import Space
 from holmes_hpc.planner.task import Task
 from tests.brute_force import BruteForce
@@ -37,7 +37,7 @@ def task_of(name: str) -> Task:
 
 @functools.cache
 def best_of(name: str) -> Priced:
-    return search(task_of(name))[0]
+    return find_best(task_of(name))[0]
 
 
 def test_the_suite_is_what_it_should_be() -> None:
@@ -59,7 +59,7 @@ def test_auto_is_within_a_hundredth_of_every_layout(name: str) -> None:
     found = best_of(name)
     every = BruteForce(task_of(name))
     least = every.faster_than(found.seconds / WITHIN)
-    assert least == found.seconds / WITHIN, f"{found.words} takes {found.seconds}, {every.best} {least}"
+    assert least == found.seconds / WITHIN, f"{found.facts} takes {found.seconds}, {every.best} {least}"
     assert every.looked_at > 0
 
 
@@ -76,7 +76,7 @@ def test_auto_is_never_slower_than_a_strategy(name: str) -> None:
         try:
             task = task_of(name)
             settings = task.settings.replace(strategy=strategy, **(MEGATRON if strategy == "megatron" else {}))
-            other, _ = search(dataclasses.replace(task, settings=settings))
+            other, _ = find_best(dataclasses.replace(task, settings=settings))
         except PlanRefusedError:
             continue
         assert best_of(name).seconds <= other.seconds * (1 + 1e-9), strategy
@@ -94,7 +94,7 @@ BOUND = 1.52
 @pytest.mark.parametrize("problem", MEDIUM, ids=lambda problem: problem.name)
 def test_sixteen_gpus_come_near_to_a_bound_that_nothing_beats(problem: Problem) -> None:
     task = problem.task("parallel.leave_nodes_out=false", "parallel.chunks=1")
-    found, _ = search(task)
+    found, _ = find_best(task)
     bound = least_step_seconds(task)
     assert bound <= found.seconds <= BOUND * bound
     space = Space(task)

@@ -13,9 +13,9 @@ from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner import plan
 from holmes_hpc.planner.layout.node_kinds import Kind, node_kinds, on_nodes
-from holmes_hpc.planner.making import assemble
+from holmes_hpc.planner.making import assemble, find_best
 from holmes_hpc.planner.search.budget import SearchBudget
-from holmes_hpc.planner.search.search import choose, search
+from holmes_hpc.planner.search.search import choose
 from holmes_hpc.planner.strategies.fleets.knapsack import Knapsack, share_microbatches
 from holmes_hpc.planner.strategies.fleets.placement import place, used_slots
 from holmes_hpc.planner.strategies.fleets.space import Space
@@ -100,12 +100,12 @@ def test_plans_hold_together_on_any_cluster(fabrics: list[tuple[str, str, tuple[
     task = Problem("any", tuple(fabrics), layers, batch, hidden=256, sequence=128, tied=tied).task(
         f"parallel={strategy}")
     try:
-        best, rejected = search(task)
+        best, rejected = find_best(task)
     except PlanRefusedError:
         return
     made = assemble(task, best, rejected)
     check(task, made)
-    again, _ = search(task)
+    again, _ = find_best(task)
     assert again.layout == best.layout
 
 
@@ -129,15 +129,15 @@ def test_equal_nodes_in_another_order_give_the_same_step() -> None:
     nodes = task.cluster.nodes
     other = dataclasses.replace(task.cluster, nodes=(nodes[1], nodes[2], nodes[0]))
     moved = dataclasses.replace(task, cluster=other, machine=dataclasses.replace(task.machine, cluster=other))
-    assert search(moved)[0].seconds == pytest.approx(search(task)[0].seconds, rel=1e-9)
+    assert find_best(moved)[0].seconds == pytest.approx(find_best(task)[0].seconds, rel=1e-9)
 
 
 def test_a_slow_node_is_left_out_only_when_asked() -> None:
     problem = Problem("slow", (("a100-80g", "hdr200", (2,)), ("t4", "eth25", (1,))), ethernet_gbps=1)
-    assert search(problem.task())[0].task.cluster.world_size == 2
-    made, rejected = search(problem.task("parallel.leave_nodes_out=false"))
+    assert find_best(problem.task())[0].task.cluster.world_size == 2
+    made, rejected = find_best(problem.task("parallel.leave_nodes_out=false"))
     assert made.task.cluster.world_size == 3
-    plan = assemble(problem.task(), *search(problem.task()))
+    plan = assemble(problem.task(), *find_best(problem.task()))
     assert any("f1/0" in note for note in plan.notes)
 
 
@@ -149,7 +149,7 @@ def test_ranks_of_some_nodes_are_numbered_anew() -> None:
 
 
 def test_what_the_engine_lacks_is_chosen_only_alone() -> None:
-    found, _ = search(Problem("two", (("a100-80g", "hdr200", (2,)),)).task())
+    found, _ = find_best(Problem("two", (("a100-80g", "hdr200", (2,)),)).task())
     slower = dataclasses.replace(found, predicted=dataclasses.replace(found.predicted, step_seconds=9.0))
     faster = dataclasses.replace(found, missing=("magic",))
     assert choose([faster, slower]) is slower
@@ -160,8 +160,8 @@ def test_the_budget_counts_work_and_not_time() -> None:
     task = Problem("8", (("a100-80g", "hdr200", (4,)), ("v100", "roce100", (4,))), layers=8, batch=16).task()
     short = dataclasses.replace(task, settings=task.settings.replace(search_seconds=0.05))
     assert SearchBudget(2.0, 8).units > SearchBudget(0.1, 8).units
-    assert search(short)[0].layout == search(short)[0].layout
-    assert search(short)[0].seconds >= search(task)[0].seconds * (1 - 1e-9)
+    assert find_best(short)[0].layout == find_best(short)[0].layout
+    assert find_best(short)[0].seconds >= find_best(task)[0].seconds * (1 - 1e-9)
 
 
 def test_placement_takes_all_gpus_of_the_used_nodes() -> None:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from holmes_hpc import plan as plan_command
 from holmes_hpc.config.compose import compose
+from holmes_hpc.planner.making import find_best
 from holmes_hpc.planner.progress import LINE_SECONDS, QUIET_SECONDS, search_progress
 from holmes_hpc.planner.search.budget import Allowance, SearchBudget, layout_units
 from holmes_hpc.planner.search.improve import improve
 from holmes_hpc.planner.search.priced import Priced
-from holmes_hpc.planner.search.search import search
 from holmes_hpc.planner.simulation.bounds import least_seconds
 from holmes_hpc.schedule.list_scheduling import order_passes
 from holmes_hpc.schedule.one_f_one_b import is_unshared, one_f_one_b_orders
@@ -75,7 +75,7 @@ def test_nothing_simulated_beats_its_bound(number: int, monkeypatch: pytest.Monk
         return found
 
     monkeypatch.setattr("holmes_hpc.planner.search.search.improve", spy)
-    search(SMALL[number].task("parallel.search_seconds=0.5"))
+    find_best(SMALL[number].task("parallel.search_seconds=0.5"))
     assert len(seen) > 20
     shares = [least_seconds(each.task, each.layout.pipelines, each.layout.micro_batch_size) / each.seconds
               for each in seen]
@@ -106,7 +106,7 @@ def test_a_budget_limits_what_is_simulated(monkeypatch: pytest.MonkeyPatch) -> N
             return simulate(schedule, *rest)
 
         monkeypatch.setattr(predict, "simulate", counting)
-        search(SMALL[1].task(f"parallel.search_seconds={seconds}"))
+        find_best(SMALL[1].task(f"parallel.search_seconds={seconds}"))
         return sum(ran)
 
     simulate = predict.simulate
@@ -114,7 +114,7 @@ def test_a_budget_limits_what_is_simulated(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_layout_dearer_than_the_whole_budget_lets_others_go_first() -> None:
-    best, _ = search(SMALL[0].task("parallel=megatron"))
+    best, _ = find_best(SMALL[0].task("parallel=megatron"))
     units = layout_units(best.task, best.layout)
     allowance = Allowance(2 * units)
     for _ in range(2):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holmes_hpc.planner.search.search import search
+from holmes_hpc.planner.making import find_best
 from holmes_hpc.planner.simulation.replicas import likeness
 from holmes_hpc.planner.strategies.fleets.knapsack import Fleet
 from holmes_hpc.planner.strategies.fleets.shared_stages import Mesh, enumerate_meshes, price_meshes
@@ -46,7 +46,7 @@ def test_meshes_that_begin_and_end_on_one_kind_are_looked_at_where_the_table_is_
 
 @pytest.mark.parametrize("problem", [TWO, THREE], ids=lambda problem: problem.name)
 def test_the_plan_keeps_a_tied_table_inside_a_fabric(problem: Problem) -> None:
-    best, _ = search(problem.task(ALL))
+    best, _ = find_best(problem.task(ALL))
     ends = {best.task.cluster.node_of(pipeline.stages[s].ranks[0]).fabric
             for pipeline in best.layout.pipelines for s in (0, -1)}
     assert len(ends) == 1

@@ -14,9 +14,10 @@ from holmes_hpc.cluster.measured import links_in_words
 from holmes_hpc.planner.cost.network import Resource
 from holmes_hpc.planner.search.fewer_nodes import faster_on_fewer, left_out
 from holmes_hpc.planner.search.priced import Priced
-from holmes_hpc.planner.search.search import search
+from holmes_hpc.planner.search.search import Progress, search
 from holmes_hpc.planner.simulation.traffic import Load, busy_seconds, loads, network_bytes, resource_words
 from holmes_hpc.planner.task import Task, task_of
+from holmes_hpc.planner.telling.decision import decide
 from holmes_hpc.planner.telling.slow_links import limiting_link
 from holmes_hpc.schedule.building import make_schedule, slow_hops
 from holmes_hpc.values import NetworkBytes, Plan, RankPlace, Rejected
@@ -38,9 +39,14 @@ def plan(config: Any, mode: str | None = None, cluster: ClusterDescription | Non
     """
     task = task_of(config, mode, cluster)
     with _rare_collections():
-        made = assemble(task, *search(task, progress))
+        made = assemble(task, *find_best(task, progress))
         fewer = faster_on_fewer(task, made.predicted.step_seconds)
         return made if fewer is None else dataclasses.replace(made, notes=(*made.notes, _on_fewer(task, made, fewer)))
+
+
+def find_best(task: Task, progress: Progress | None = None) -> tuple[Priced, tuple[Rejected, ...]]:
+    """Return the best layout that a search finds, and the best of the others; see `search` and `decide`."""
+    return decide(search(task, progress))
 
 
 def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:

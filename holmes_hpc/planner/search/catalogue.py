@@ -59,7 +59,7 @@ def shapes_of(name: str, task: Task, tensor: int) -> tuple[Shape, ...]:
     return tuple(_checked(name, shape, task, tensor) for shape in proposed)
 
 
-def propose_by(name: str, task: Task, tensor: int | None, refusals: list[str]) -> list[Proposal]:
+def propose_by(name: str, task: Task, tensor: int | None, refusals: list[PlanRefusedError]) -> list[Proposal]:
     """Return what a strategy proposes for a tensor-parallel degree (None: it chooses degrees itself).
 
     What it refuses is added to `refusals`. Raises PlanRefusedError when it can propose nothing at all.
@@ -80,7 +80,7 @@ def propose_by(name: str, task: Task, tensor: int | None, refusals: list[str]) -
             try:
                 candidates.append(_proposal(task, make_candidate(task, shape, size, facts)))
             except PlanRefusedError as refusal:
-                refusals.append(str(refusal))
+                refusals.append(refusal)
     return candidates
 
 
@@ -104,8 +104,7 @@ def _proposal(task: Task, candidate: Candidate) -> Proposal:
     def build() -> tuple[Pipeline, ...]:
         return build_pipelines(candidate.shape.stages, candidate.layers, microbatches)
 
-    return Proposal(candidate.shape.strategy, candidate.words, task, candidate.micro_batch_size,
-                    candidate.shape.rules, candidate.estimate_seconds, candidate.fits, build,
+    return Proposal(candidate.facts, task, candidate.shape.rules, candidate.estimate_seconds, candidate.fits, build,
                     candidate.shape.chunks)
 
 

@@ -96,4 +96,4 @@ def _priced(task: Task, step_seconds: float) -> list[Priced]:
         return []
     allowance = SearchBudget(None, task.cluster.world_size).allowance()
     return [each for each in price_best(task, hopeful, allowance, _MOST_SIMULATED)
-            if not each.reason and not each.missing]
+            if each.fits and not each.missing]

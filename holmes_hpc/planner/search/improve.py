@@ -36,7 +36,7 @@ def improve(priced: Sequence[Priced], budget: SearchBudget) -> list[Priced]:
     as that pays. The closed forms that proposed them do not know what hides behind what; the simulation does.
     """
     allowance = budget.allowance_to_improve()
-    starts = sorted((each for each in priced if not each.reason and each.schedule.chunks == 1
+    starts = sorted((each for each in priced if each.fits and each.schedule.chunks == 1
                      and strategy_kind(each.strategy).changed),
                     key=lambda each: each.seconds)
     better: list[Priced] = []
@@ -81,23 +81,15 @@ def _best_change(priced: Priced, allowance: Allowance) -> Priced | None:
             allowance.units -= units
             continue
         try:
-            other = price_layout(task, priced.strategy, priced.words, change.pipelines(), change.size, priced.rules,
+            other = price_layout(task, priced.facts, change.pipelines(), change.size, priced.rules,
                                  priced.schedule.chunks, priced.schedule, allowance)
         except PlanRefusedError:
             continue
-        if not other.reason and other.seconds < best.seconds * (1 - _LEAST_GAIN):
+        if other.fits and other.seconds < best.seconds * (1 - _LEAST_GAIN):
             best = other
     if best is priced:
         return None
-    return dataclasses.replace(best, words=_reworded(priced, best))
-
-
-def _reworded(before: Priced, after: Priced) -> str:
-    base = before.words.partition(", tuned")[0]
-    pipelines = after.layout.pipelines
-    cuts = list(dict.fromkeys("+".join(str(stage.num_layers) for stage in pipeline.stages) for pipeline in pipelines))
-    counts = "+".join(str(count) for count in dict.fromkeys(pipeline.microbatches for pipeline in pipelines))
-    return (f"{base}, tuned to layers {', '.join(cuts)}, micro-batch {after.layout.micro_batch_size} x {counts}")
+    return dataclasses.replace(best, facts=dataclasses.replace(best.facts, tuned=True))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -33,7 +32,6 @@ from holmes_hpc.values import ActionKind, Pipeline
 from holmes_hpc.values.schedule_kinds import compared_schedules
 
 CHUNKS = (2, 4)
-_SCHEDULE_WORDS = re.compile(r", (zero bubble|gpipe|turns|warm-up \+\d+)(?=,|$)")
 _NEAR = 1.05
 """Over the best layout, up to which a layout in chunks is given more warm-up and turns."""
 
@@ -41,7 +39,7 @@ _NEAR = 1.05
 def in_chunks(priced: Sequence[Priced], budget: SearchBudget) -> list[Priced]:
     """Return the best layouts in chunks, those that are faster than all that came before, until the work is spent."""
     allowance = budget.allowance_for_chunks()
-    fitting = [each for each in priced if not each.reason]
+    fitting = [each for each in priced if each.fits]
     best = min((each.seconds for each in fitting), default=0.0)
     found: list[Priced] = []
     starts = sorted(_regular(fitting), key=lambda start: _hoped_for(start, max(CHUNKS)))
@@ -49,7 +47,7 @@ def in_chunks(priced: Sequence[Priced], budget: SearchBudget) -> list[Priced]:
         if _hoped_for(start, chunks) >= WORTHWHILE * best or allowance.units <= 0:
             continue
         other = _chunked(start, chunks, best, allowance)
-        if other is not None and not other.reason:
+        if other is not None and other.fits:
             found.append(other)
             best = min(best, other.seconds)
     found.sort(key=lambda each: each.seconds)
@@ -90,13 +88,13 @@ def _chunked(start: Priced, chunks: int, best: float, allowance: Allowance) -> P
     rounds = tuple(pipeline for pipeline in pipelines if pipeline is not None)
     if len(rounds) < len(pipelines) or least_seconds(task, rounds, size) >= WORTHWHILE * best:
         return None
-    layers = "+".join(str(stage.num_layers) for stage in rounds[0].stages)
-    words = f"{_SCHEDULE_WORDS.sub('', start.words).partition(', tuned')[0]}, {chunks} chunks, layers {layers}"
+    layers = tuple(stage.num_layers for stage in rounds[0].stages)
+    facts = dataclasses.replace(start.facts, micro_batch_size=size, layers=layers, tuned=False)
     try:
         layout = make_layout(task, start.strategy, rounds, size, start.rules)
         if exceeds_memory(task, layout, _peaks(rounds, chunks)):
             return None
-        return price_layout(task, start.strategy, words, rounds, size, start.rules, chunks, allowance=allowance)
+        return price_layout(task, facts, rounds, size, start.rules, chunks, allowance=allowance)
     except PlanRefusedError:
         return None
 

@@ -11,9 +11,9 @@ from holmes_hpc.planner.cost.stages import GIB
 from holmes_hpc.planner.layout.groups import GroupRules, find_groups
 from holmes_hpc.planner.layout.layout import Layout
 from holmes_hpc.planner.search.budget import Allowance
-from holmes_hpc.planner.search.schedules import candidate_schedules, first_schedule, words_of
+from holmes_hpc.planner.search.schedules import candidate_schedules, first_schedule
 from holmes_hpc.planner.simulation.predict import memory_parts, predict
-from holmes_hpc.planner.strategies.memory_refusal import memory_problem
+from holmes_hpc.planner.strategies.proposals import LayoutFacts
 from holmes_hpc.planner.task import Task
 from holmes_hpc.schedule.building import slow_hops
 from holmes_hpc.schedule.in_flight import Peaks
@@ -28,26 +28,39 @@ _MORE_WARMUP = 2
 
 
 @dataclass(frozen=True)
+class Shortage:
+    """The rank that lacks most memory for a layout, and what it needs in GiB."""
+
+    rank: int
+    need_gib: float
+
+
+@dataclass(frozen=True)
 class Priced:
     """A layout with its schedule and what is predicted of it, on the nodes of `task`.
 
-    `reason` says why it cannot be used, if so, and `missing` what the engine of this version lacks to run it.
+    `shortage` says where memory is too small for it, if so, and `missing` what the engine of this version lacks to run
+    it.
     """
 
-    strategy: str
-    words: str
+    facts: LayoutFacts
     task: Task
     layout: Layout
     rules: GroupRules
     schedule: ScheduleChoice
     predicted: Prediction
-    reason: str = ""
+    shortage: Shortage | None = None
     missing: tuple[str, ...] = ()
 
     @property
-    def plain_words(self) -> str:
-        """The words without those for the schedule."""
-        return self.words.removesuffix(f", {words_of(self.schedule)}")
+    def strategy(self) -> str:
+        """The strategy that proposed it."""
+        return self.facts.strategy
+
+    @property
+    def fits(self) -> bool:
+        """Whether memory holds it on every rank."""
+        return self.shortage is None
 
     @property
     def seconds(self) -> float:
@@ -55,14 +68,13 @@ class Priced:
         return self.predicted.step_seconds
 
 
-def price_layout(task: Task, strategy: str, words: str, pipelines: tuple[Pipeline, ...], size: int,
-                 rules: GroupRules, chunks: int = 1, like: ScheduleChoice | None = None,
-                 allowance: Allowance | None = None) -> Priced:
+def price_layout(task: Task, facts: LayoutFacts, pipelines: tuple[Pipeline, ...], size: int, rules: GroupRules,
+                 chunks: int = 1, like: ScheduleChoice | None = None, allowance: Allowance | None = None) -> Priced:
     """Simulate a layout and return its price; `allowance`, if any, pays for it.
 
     Its schedule is one like `like`, by default the one that a layout is first looked at with.
     """
-    layout = make_layout(task, strategy, pipelines, size, rules)
+    layout = make_layout(task, facts.strategy, pipelines, size, rules)
     if allowance is not None:
         allowance.spend(task, layout)
     if like is not None:
@@ -70,7 +82,7 @@ def price_layout(task: Task, strategy: str, words: str, pipelines: tuple[Pipelin
     else:
         needs_times = task.settings.first_schedule(chunks).needs_times
         choice = candidate_schedules(task, layout, chunks)[0] if needs_times else first_schedule(task, chunks)
-    return price_schedule(task, strategy, words, layout, rules, choice)
+    return price_schedule(task, facts, layout, rules, choice)
 
 
 def make_layout(task: Task, strategy: str, pipelines: tuple[Pipeline, ...], size: int, rules: GroupRules) -> Layout:
@@ -97,14 +109,25 @@ def _adapted(like: ScheduleChoice, task: Task, layout: Layout) -> ScheduleChoice
     return dataclasses.replace(like, hop_warmups=())
 
 
-def price_schedule(task: Task, strategy: str, words: str, layout: Layout, rules: GroupRules,
+def price_schedule(task: Task, facts: LayoutFacts, layout: Layout, rules: GroupRules,
                    choice: ScheduleChoice) -> Priced:
     """Simulate a layout with a schedule and return its price."""
     predicted = predict(task, layout, choice)
     degrees = [[stage.tensor for stage in pipeline.stages] for pipeline in layout.pipelines]
     missing = tuple(unable(degrees, choice.name, task.settings.recompute))
-    return Priced(strategy, words, task, layout, rules, choice, predicted,
-                  memory_problem(task, layout, words, predicted), missing)
+    return Priced(facts, task, layout, rules, choice, predicted, _shortage(task, predicted), missing)
+
+
+def _shortage(task: Task, predicted: Prediction) -> Shortage | None:
+    """Return the worst rank of those that need more memory than may be used of their GPUs."""
+    worst, over = None, 0.0
+    for node in task.cluster.nodes:
+        has = task.machine.memory_gib(node) * USABLE_FRACTION
+        for rank in task.cluster.ranks_of(node):
+            need = predicted.memory_gib_per_rank[rank]
+            if need - has > over:
+                worst, over = Shortage(rank, need), need - has
+    return worst
 
 
 def with_schedules(priced: Priced, allowance: Allowance) -> list[Priced]:
@@ -119,7 +142,7 @@ def with_schedules(priced: Priced, allowance: Allowance) -> list[Priced]:
         if i and allowance.units <= 0:
             break
         other = _rescheduled(priced, choice, allowance)
-        if other.seconds < WORTHWHILE * best.seconds and not other.reason:
+        if other.seconds < WORTHWHILE * best.seconds and other.fits:
             best = other
             better.append(other)
     for _ in range(_MORE_WARMUP):
@@ -139,13 +162,12 @@ def one_warmer(priced: Priced, allowance: Allowance) -> list[Priced]:
         return []
     choice = dataclasses.replace(priced.schedule, warmup_extra=priced.schedule.warmup_extra + 1, hop_warmups=())
     warmer = _rescheduled(priced, choice, allowance)
-    return [] if warmer.reason else [warmer]
+    return [warmer] if warmer.fits else []
 
 
 def _rescheduled(priced: Priced, choice: ScheduleChoice, allowance: Allowance) -> Priced:
     allowance.spend(priced.task, priced.layout)
-    words = ", ".join(filter(None, (priced.plain_words, words_of(choice))))
-    return price_schedule(priced.task, priced.strategy, words, priced.layout, priced.rules, choice)
+    return price_schedule(priced.task, priced.facts, priced.layout, priced.rules, choice)
 
 
 def exceeds_memory(task: Task, layout: Layout, peaks: Peaks | None = None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from holmes_hpc.planner.layout.layout import Layout
@@ -115,17 +115,3 @@ def _rows(layout: Layout, values: Mapping[Place, Item], default: Item, like: Seq
     rows = tuple(tuple(values.get((p, s), default) for s in range(len(pipeline.stages)))
                  for p, pipeline in enumerate(layout.pipelines))
     return rows[:1] if len(set(rows)) == 1 else tuple(rows[p] for p in like)
-
-
-def words_of(choice: ScheduleChoice) -> str:
-    """Return a schedule for people, as a suffix to a layout's words."""
-    return ", ".join(_words(choice))
-
-
-def _words(choice: ScheduleChoice) -> Iterator[str]:
-    if choice.kind.words:
-        yield choice.kind.words
-    if choice.warmup_extra:
-        yield f"warm-up +{choice.warmup_extra}"
-    if choice.turns:
-        yield "turns"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.errors import MemoryRefusedError, PlanRefusedError
 from holmes_hpc.planner.layout.groups import GroupRules
-from holmes_hpc.planner.search.alternatives import alternatives
 from holmes_hpc.planner.search.budget import SearchBudget
 from holmes_hpc.planner.search.catalogue import (
     compared_strategies,
@@ -22,50 +22,57 @@ from holmes_hpc.planner.search.improve import improve
 from holmes_hpc.planner.search.in_chunks import in_chunks
 from holmes_hpc.planner.search.priced import Priced, price_layout, with_schedules
 from holmes_hpc.planner.search.shortlist import price_best
-from holmes_hpc.planner.strategies.refusals import MEMORY, no_plan
+from holmes_hpc.planner.strategies.proposals import AsWritten, LayoutFacts
 from holmes_hpc.planner.strategies.unlike import RECOMPUTATIONS
 from holmes_hpc.planner.task import Task
-from holmes_hpc.values import Rejected
 from holmes_hpc.values.strategy_kinds import strategy_kind
 from holmes_hpc.words import counted
 
 Progress = Callable[[str], None]
 
 
-def search(task: Task, progress: Progress | None = None) -> tuple[Priced, tuple[Rejected, ...]]:
-    """Return the best layout of the asked strategy (`auto`: of all that search), and the best of the others.
+@dataclass(frozen=True)
+class Searched:
+    """What a search found: all that was simulated, and what each strategy refused."""
 
-    What the engine of this version cannot run is chosen only where nothing else fits; faster ones are among the
-    others, marked so. `progress` is told in words what goes on. Raises PlanRefusedError, with the reasons, when there
-    is no layout.
+    priced: tuple[Priced, ...]
+    refusals: Mapping[str, Sequence[PlanRefusedError]]
+
+    @property
+    def best(self) -> Priced | None:
+        """The fastest that fits into memory; one that the engine of this version lacks something for only if all do."""
+        fitting = [each for each in self.priced if each.fits]
+        return choose(fitting) if fitting else None
+
+
+def search(task: Task, progress: Progress | None = None) -> Searched:
+    """Return what was found for the asked strategy (`auto`: for all that search).
+
+    `progress` is told in words what goes on. Raises PlanRefusedError for degrees that no strategy could have.
     """
     if task.settings.strategy_kind.is_written:
-        return _written(task), ()
+        return Searched(tuple(_written(task)), {})
     searched = compared_strategies() if task.settings.compares_all else (task.settings.strategy,)
     _check_degrees(task)
     budget = SearchBudget(task.settings.search_seconds, task.cluster.world_size, progress)
     priced: list[Priced] = []
-    refusals: dict[str, list[str]] = {name: [] for name in searched}
+    refusals: dict[str, list[PlanRefusedError]] = {name: [] for name in searched}
     for name in searched:
         budget.say(f"planning: {name}{_so_far(priced)}")
         own, found = with_defaults(task, name), []
         try:
             found = _price_strategy(own, name, refusals[name], budget)
         except PlanRefusedError as refusal:
-            refusals[name].append(str(refusal))
+            refusals[name].append(refusal)
         priced += found + _recomputed(own, name, found, refusals[name], budget)
     if task.settings.compares_all:
         if task.settings.leave_nodes_out:
-            priced += on_fewer(task, min((each.seconds for each in priced if not each.reason), default=math.inf))
+            priced += on_fewer(task, min((each.seconds for each in priced if each.fits), default=math.inf))
         budget.say(f"planning: small changes to the best layouts{_so_far(priced)}")
         priced += improve(priced, budget)
         if task.settings.search_chunks:
             priced += in_chunks(priced, budget)
-    fitting = [each for each in priced if not each.reason]
-    if not fitting:
-        raise PlanRefusedError(no_plan([each.reason for each in priced], refusals))
-    best = choose(fitting)
-    return best, alternatives(best, priced, refusals)
+    return Searched(tuple(priced), refusals)
 
 
 def _check_degrees(task: Task) -> None:
@@ -81,7 +88,7 @@ def _check_degrees(task: Task) -> None:
 
 def _so_far(priced: Sequence[Priced]) -> str:
     """Return what was found so far, for people who wait."""
-    fitting = [each for each in priced if not each.reason]
+    fitting = [each for each in priced if each.fits]
     return f", {len(priced)} simulated, fastest {choose(fitting).seconds:.4g} s" if fitting else ""
 
 
@@ -91,7 +98,7 @@ def choose(fitting: Sequence[Priced]) -> Priced:
     return min(pool, key=lambda each: each.seconds)
 
 
-def _price_strategy(task: Task, name: str, refusals: list[str], budget: SearchBudget) -> list[Priced]:
+def _price_strategy(task: Task, name: str, refusals: list[PlanRefusedError], budget: SearchBudget) -> list[Priced]:
     """Price the layouts of one strategy; wider tensor parallelism only where memory is too small for narrower.
 
     Pipelines cost less than tensor exchange as long as memory allows.
@@ -100,21 +107,21 @@ def _price_strategy(task: Task, name: str, refusals: list[str], budget: SearchBu
     for tensor in degrees_of(name, task):
         proposals = propose_by(name, task, tensor, refusals)
         priced += price_best(task, proposals, budget.allowance(), strategy_kind(name).most_simulated)
-        if any(not each.reason for each in priced) or not (priced or any(map(_is_memory, refusals))):
+        if any(each.fits for each in priced) or not (priced or any(map(_is_memory, refusals))):
             break
     return priced
 
 
-def _is_memory(reason: str) -> bool:
-    return reason.startswith(MEMORY)
+def _is_memory(refusal: PlanRefusedError) -> bool:
+    return isinstance(refusal, MemoryRefusedError)
 
 
-def _recomputed(task: Task, name: str, priced: Sequence[Priced], refusals: Sequence[str],
+def _recomputed(task: Task, name: str, priced: Sequence[Priced], refusals: Sequence[PlanRefusedError],
                 budget: SearchBudget) -> list[Priced]:
     """Return layouts with recomputation, where it is left open and nothing fits into memory without."""
-    short = any(each.reason for each in priced) or (not priced and any(map(_is_memory, refusals)))
+    short = not all(each.fits for each in priced) or (not priced and any(map(_is_memory, refusals)))
     settled = strategy_kind(name).tries_recomputation or not task.settings.search_recompute
-    if settled or not short or any(not each.reason for each in priced):
+    if settled or not short or any(each.fits for each in priced):
         return []
     for recompute in RECOMPUTATIONS[1:]:
         other = dataclasses.replace(task, settings=task.settings.replace(recompute=recompute, search_recompute=False))
@@ -122,20 +129,19 @@ def _recomputed(task: Task, name: str, priced: Sequence[Priced], refusals: Seque
             found = _price_strategy(other, name, [], budget)
         except PlanRefusedError:
             continue
-        if any(not each.reason for each in found):
-            return [dataclasses.replace(each, words=f"{each.words}, recomputing {recompute}") for each in found]
+        if any(each.fits for each in found):
+            return [dataclasses.replace(each, facts=dataclasses.replace(each.facts, recompute=recompute))
+                    for each in found]
     return []
 
 
-def _written(task: Task) -> Priced:
-    """Return the layout that the user wrote down, with its best schedule."""
+def _written(task: Task) -> list[Priced]:
+    """Return the layout that the user wrote down, with its first schedule and, where it fits, with better ones."""
     pipelines, size = written_pipelines(task)
-    words = f"{counted(len(pipelines), 'pipeline')} as written, micro-batch {size}"
+    facts = LayoutFacts(task.settings.strategy, AsWritten(len(pipelines)), size)
     rules = GroupRules(two_level=task.settings.two_level)
-    priced = price_layout(task, task.settings.strategy, words, pipelines, size, rules, task.settings.chunks)
-    if priced.reason:
-        raise PlanRefusedError(priced.reason)
-    if priced.schedule.kind.warms_up:
-        allowance = SearchBudget(task.settings.search_seconds, task.cluster.world_size).allowance()
-        return min([priced, *with_schedules(priced, allowance)], key=lambda each: each.seconds)
-    return priced
+    priced = price_layout(task, facts, pipelines, size, rules, task.settings.chunks)
+    if not priced.fits or not priced.schedule.kind.warms_up:
+        return [priced]
+    allowance = SearchBudget(task.settings.search_seconds, task.cluster.world_size).allowance()
+    return [min([priced, *with_schedules(priced, allowance)], key=lambda each: each.seconds)]

@@ -62,16 +62,17 @@ class _Selection:
             pipelines = proposal.build()
             if not self._is_new(proposal, pipelines):
                 return
-            layout = make_layout(proposal.task, proposal.strategy, pipelines, proposal.micro_batch_size, proposal.rules)
+            layout = make_layout(proposal.task, proposal.facts.strategy, pipelines, proposal.facts.micro_batch_size,
+                                 proposal.rules)
         except PlanRefusedError:
             return
         units = layout_units(proposal.task, layout)
         if units > self._allowance.units - self._kept_back:
             self._dear.append((proposal, pipelines))
             return
-        if any(each.reason for each in self._priced) and exceeds_memory(proposal.task, layout):
+        if not all(each.fits for each in self._priced) and exceeds_memory(proposal.task, layout):
             return  # One that does not fit is simulated, for what is said of it; the work is for those that do.
-        like = (likeness(proposal.task.cluster, pipelines), proposal.micro_batch_size, proposal.rules,
+        like = (likeness(proposal.task.cluster, pipelines), proposal.facts.micro_batch_size, proposal.rules,
                 proposal.task.settings.recompute)
         if like in self._alike:
             self._allowance.units -= units  # Other ranks of equal nodes: it takes as long, and counts as if simulated.
@@ -87,7 +88,7 @@ class _Selection:
         return self._priced
 
     def _is_new(self, proposal: Proposal, pipelines: tuple[Pipeline, ...]) -> bool:
-        key = (pipelines, proposal.micro_batch_size, proposal.rules, proposal.task.settings.recompute,
+        key = (pipelines, proposal.facts.micro_batch_size, proposal.rules, proposal.task.settings.recompute,
                tuple(node.slot for node in proposal.task.cluster.nodes))
         new = key not in self._seen
         self._seen.add(key)
@@ -95,14 +96,14 @@ class _Selection:
 
     def _price(self, proposal: Proposal, pipelines: tuple[Pipeline, ...]) -> None:
         self._priced.append(price_layout(
-            proposal.task, proposal.strategy, proposal.words, pipelines, proposal.micro_batch_size, proposal.rules,
-            proposal.chunks, allowance=self._allowance))
+            proposal.task, proposal.facts, pipelines, proposal.facts.micro_batch_size, proposal.rules, proposal.chunks,
+            allowance=self._allowance))
 
 
 def _rescheduled(priced: Sequence[Priced], allowance: Allowance) -> list[Priced]:
     """Return the most hopeful layouts with other schedules."""
     # Layouts that swap equal fabrics take equally long, and one of them is enough.
-    unlike = {round(each.seconds, 12): each for each in reversed(priced) if not each.reason}
+    unlike = {round(each.seconds, 12): each for each in reversed(priced) if each.fits}
     found: list[Priced] = []
     for i, each in enumerate(sorted(unlike.values(), key=_hope)[:_WARMUP_FINALISTS]):
         if i == 0 or allowance.units > 0:

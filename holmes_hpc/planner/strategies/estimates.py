@@ -17,6 +17,7 @@ from holmes_hpc.planner.strategies import layer_split
 from holmes_hpc.planner.strategies.fleets.stage_table import Held, held_bytes
 from holmes_hpc.planner.strategies.layer_split import StageCost
 from holmes_hpc.planner.strategies.memory_refusal import capacity_remedies
+from holmes_hpc.planner.strategies.proposals import LayoutFacts
 from holmes_hpc.planner.strategies.shapes import Shape
 from holmes_hpc.planner.task import Task
 from holmes_hpc.values import Group
@@ -38,10 +39,9 @@ class Candidate:
     fits: bool
 
     @property
-    def words(self) -> str:
-        """The layout for people."""
-        return (f"{self.shape.words}, layers {'+'.join(map(str, self.layers))}, "
-                f"micro-batch {self.micro_batch_size}")
+    def facts(self) -> LayoutFacts:
+        """What the layout is made from."""
+        return LayoutFacts(self.shape.strategy, self.shape.words, self.micro_batch_size, self.layers)
 
 
 class StagePrices:
@@ -198,7 +198,8 @@ class _Stages:
             return layer_split.holmes(total, [1 / cost.layer_seconds for cost in costs], self.task.settings.alpha)
         remedies = capacity_remedies(self.task, depth // self.shape.chunks, depth, len(self.shape.stages[0][0]),
                                      self.size)
-        return layer_split.adaptive(total, costs, f"{self.shape.words}, micro-batch {self.size},", remedies)
+        in_chunks = f", {self.shape.chunks} chunks" if self.shape.chunks > 1 else ""
+        return layer_split.adaptive(total, costs, f"{self.shape.words}{in_chunks}, micro-batch {self.size},", remedies)
 
     def stage_cost(self, s: int) -> StageCost:
         """Return what a layer costs in stage `s` over a step, compute and gradient sync, and how many fit."""

@@ -13,7 +13,6 @@ import functools
 import itertools
 from collections.abc import Iterator, Sequence
 
-from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.strategies.fleets.knapsack import Fleet, share_microbatches
 from holmes_hpc.planner.strategies.fleets.space import Space, space_with_degrees
 from holmes_hpc.planner.strategies.fleets.templates import Segment, Template
@@ -53,8 +52,8 @@ def proposals(task: Task) -> list[Proposal]:
         if fleet is not None:
             found.append((fleet, size))
     if not found:
-        raise PlanRefusedError(no_pipelines(task, max(map(max, space.degrees)), tuple(partitions),
-                                            short_of_memory=space.short_of_memory))
+        raise no_pipelines(task, max(map(max, space.degrees)), tuple(partitions),
+                           short_of_memory=space.short_of_memory)
     found.sort(key=lambda each: each[0].seconds)
     return [proposal for fleet, size in found[:_MOST_PROPOSED]
             for proposal in propose(space, fleet, size, FLASHFLEX.name)]

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.errors import MemoryRefusedError, PlanRefusedError
 from holmes_hpc.planner.cost.rank_memory import USABLE_FRACTION
 from holmes_hpc.words import counted
 
@@ -64,13 +64,13 @@ def adaptive(num_layers: int, stages: Sequence[StageCost], layout: str = "the la
     Layers are alike, so a contiguous cut is known by its counts, and giving each layer to the stage that is then
     the shortest is optimal: the same result as dynamic programming over all cuts (a test compares), in
     O(layers log stages). Ties go to the earlier stage.
-    Raises PlanRefusedError when there are more stages than layers, or the capacities hold fewer layers; `layout` are
-    words for it, and `remedies` says what to do then.
+    Raises PlanRefusedError when there are more stages than layers, MemoryRefusedError when the capacities hold fewer
+    layers; `layout` are words for it, and `remedies` says what to do then.
     """
     check_enough(num_layers, len(stages))
     capacities = [num_layers if stage.max_layers is None else stage.max_layers for stage in stages]
     if min(capacities) < 1 or sum(capacities) < num_layers:
-        raise PlanRefusedError(
+        raise MemoryRefusedError(
             f"memory: the stages of {layout} can hold {', '.join(str(max(0, each)) for each in capacities)} layers in "
             f"the usable {100 * USABLE_FRACTION:.0f} % of their GPUs' memory, and {num_layers} are to be placed (each "
             f"stage at least 1). {remedies}."

@@ -32,7 +32,7 @@ class Shape:
         """Return the shape whose pipelines go round its stages `chunks` times."""
         if chunks == 1:
             return self
-        return replace(self, words=f"{self.words}, {chunks} chunks", stages=self.stages * chunks, chunks=chunks)
+        return replace(self, stages=self.stages * chunks, chunks=chunks)
 
 
 def tensor_degrees(task: Task) -> tuple[int, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,12 +16,17 @@ from holmes_hpc.planner.strategies.fleets.placement import place, place_mesh, us
 from holmes_hpc.planner.strategies.fleets.shared_stages import Mesh, enumerate_meshes, price_meshes
 from holmes_hpc.planner.strategies.fleets.space import Space, space_with_degrees
 from holmes_hpc.planner.strategies.fleets.templates import Template
-from holmes_hpc.planner.strategies.proposals import Proposal
+from holmes_hpc.planner.strategies.proposals import (
+    AlikePipelines,
+    LayoutFacts,
+    Proposal,
+    SharedStages,
+    UnlikePipelines,
+)
 from holmes_hpc.planner.strategies.refusals import no_pipelines
 from holmes_hpc.planner.task import Task
 from holmes_hpc.values import Pipeline
 from holmes_hpc.values.strategy_kinds import UNLIKE
-from holmes_hpc.words import counted
 
 _MOST_KEPT = 300
 """Templates that the knapsack looks at for each micro-batch size: the best for their GPUs."""
@@ -58,15 +62,15 @@ def proposals(task: Task, strategy: str = UNLIKE.name) -> list[Proposal]:
         if proposed and (recompute == "selective" or not short):
             continue  # A fused attention core leaves little to save; and where all fits, there is no need.
         other = dataclasses.replace(task, settings=task.settings.replace(recompute=recompute, search_recompute=False))
-        known = {each.words: each.estimate_seconds for each in proposed}
+        known = {each.facts: each.estimate_seconds for each in proposed}
         try:
             found, dropped = _proposals(other, strategy, min([float("inf"), *known.values()]))
             short = short or dropped
             for each in found:
                 # Recomputing is only worth proposing where the layout is faster for it, or does not fit without.
-                if each.estimate_seconds < known.get(each.words, float("inf")) * (1 - 1e-9):
-                    words = each.words + (f", recomputing {recompute}" if recompute != "none" else "")
-                    proposed.append(dataclasses.replace(each, words=words))
+                if each.estimate_seconds < known.get(each.facts, float("inf")) * (1 - 1e-9):
+                    facts = dataclasses.replace(each.facts, recompute=recompute)
+                    proposed.append(dataclasses.replace(each, facts=facts))
         except PlanRefusedError as refusal:
             refusals.append(refusal)
             short = True
@@ -85,8 +89,8 @@ def _proposals(task: Task, strategy: str, best: float) -> tuple[list[Proposal], 
     if not found and (meshes or limit < float("inf")):
         return meshes, space.short_of_memory
     if not found:
-        raise PlanRefusedError(no_pipelines(task, max(map(max, space.degrees)), micro_batch_sizes_of(task),
-                                            short_of_memory=space.short_of_memory))
+        raise no_pipelines(task, max(map(max, space.degrees)), micro_batch_sizes_of(task),
+                           short_of_memory=space.short_of_memory)
     fleets = [proposal for each in found[:_MOST_PROPOSED]
               for proposal in propose(space, each.fleet, each.size, strategy)]
     return meshes + fleets, space.short_of_memory
@@ -143,12 +147,10 @@ def _propose_mesh(space: Space, mesh: Mesh, size: int, strategy: str) -> Proposa
             raise PlanRefusedError("the tensor-parallel groups do not fill the nodes")
         return build_pipelines(parts, mesh.layers, microbatches)
 
-    stages = ", ".join(
-        f"{space.kinds[k].name} {width} wide, "
-        f"{counted(count, 'layer')}" + (f" of tensor {tensor}" if tensor > 1 else "")
-        for (k, tensor, width), count in zip(mesh.stages, mesh.layers, strict=True))
-    return Proposal(strategy, f"stages shared by all pipelines [{stages}], micro-batch {size}", task, size,
-                    GroupRules(two_level=task.settings.two_level), mesh.seconds, True, build)
+    form = SharedStages(tuple((space.kinds[k].name, tensor, width, count) for (k, tensor, width), count
+                              in zip(mesh.stages, mesh.layers, strict=True)))
+    return Proposal(LayoutFacts(strategy, form, size), task, GroupRules(two_level=task.settings.two_level),
+                    mesh.seconds, True, build)
 
 
 def micro_batch_sizes_of(task: Task) -> tuple[int, ...]:
@@ -174,23 +176,15 @@ def propose(space: Space, fleet: Fleet, size: int, strategy: str) -> Iterator[Pr
                 raise PlanRefusedError("the tensor-parallel groups do not fill the nodes")
             return pipelines
 
-        words = describe_fleet(space.kinds, fleet) + f", micro-batch {size}"
-        if len(places) > 1:
-            words += ", stages fill nodes" if together else ", pipelines fill nodes"
-        yield Proposal(strategy, words, task, size, GroupRules(two_level=task.settings.two_level),
+        form = UnlikePipelines(_forms(space.kinds, fleet), together if len(places) > 1 else None)
+        yield Proposal(LayoutFacts(strategy, form, size), task, GroupRules(two_level=task.settings.two_level),
                        space.placed_seconds(fleet, size, together=together), fits, build)
 
 
-def describe_fleet(kinds: Sequence[Kind], fleet: Fleet) -> str:
-    """Return a fleet in words: `2 x [ib 2, roce 1 of tensor 2: layers 3+3+2]`."""
-    words = []
-    for template, copies in Counter(template for template, _ in fleet.pipelines).items():
-        stages = ", ".join(f"{kinds[kind].name} {count}" + (f" of tensor {tensor}" if tensor > 1 else "")
-                           for kind, tensor, count in template.segments)
-        layers = "+".join(f"{layer}" if n == 1 else f"{n}x{layer}" for layer, n in
-                          ((layer, len(list(group))) for layer, group in itertools.groupby(template.layers)))
-        words.append(f"{copies} x [{stages}: layers {layers}]")
-    return " and ".join(words)
+def _forms(kinds: Sequence[Kind], fleet: Fleet) -> tuple[AlikePipelines, ...]:
+    return tuple(AlikePipelines(copies, tuple((kinds[kind].name, tensor, count)
+                                              for kind, tensor, count in template.segments), tuple(template.layers))
+                 for template, copies in Counter(template for template, _ in fleet.pipelines).items())
 
 
 def _fleets(space: Space, templates: Sequence[Template], microbatches: int, best: float) -> Iterator[Fleet]:

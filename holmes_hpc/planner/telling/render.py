@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from holmes_hpc.planner.cost.rank_memory import USABLE_FRACTION
-from holmes_hpc.planner.strategies.memory_refusal import usable_words
 from holmes_hpc.planner.telling.explain import Explanation
 from holmes_hpc.planner.telling.limits import Limits
+from holmes_hpc.planner.telling.memory import usable_words
 from holmes_hpc.values import Plan
 from holmes_hpc.words import numbers
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from holmes_hpc.planner.search.priced import Priced
-from holmes_hpc.planner.search.schedules import words_of
 from holmes_hpc.planner.simulation.representatives import replicas_of
-from holmes_hpc.planner.strategies.memory_refusal import LAYOUT
+from holmes_hpc.planner.telling.layouts import layout_words, schedule_words
+from holmes_hpc.planner.telling.memory import memory_cause
 from holmes_hpc.schedule.building import edge_ranks
 from holmes_hpc.values import Pipeline, Rejected
 from holmes_hpc.words import counted
@@ -43,7 +43,7 @@ def alternatives(best: Priced, priced: Sequence[Priced],
     Of layouts that differ in their schedule alone the best is named, and of those that differ in nothing that a person
     sees one. The best of every other strategy is among them even where ten are faster.
     """
-    others = sorted((each for each in priced if each is not best), key=lambda each: (bool(each.reason), each.seconds))
+    others = sorted((each for each in priced if each is not best), key=lambda each: (not each.fits, each.seconds))
     own = facets(best)
     kept = _told_apart(own, others)
     firsts = {each.strategy: at for at, each in reversed(list(enumerate(others))) if each.strategy != best.strategy}
@@ -73,9 +73,8 @@ def _told_apart(own: Mapping[str, Facet], others: Sequence[Priced]) -> list[int]
 
 
 def _rejected(best: Priced, other: Priced, own: Mapping[str, Facet]) -> Rejected:
-    # The layout stands beside the reason.
-    reason = other.reason.partition(LAYOUT)[0] or _compared(best, other, _differences(own, facets(other)))
-    return Rejected(other.strategy, other.words, reason, other.predicted)
+    reason = memory_cause(other) or _compared(best, other, _differences(own, facets(other)))
+    return Rejected(other.strategy, layout_words(other), reason, other.predicted)
 
 
 def facets(priced: Priced) -> dict[str, Facet]:
@@ -116,7 +115,7 @@ def facets(priced: Priced) -> dict[str, Facet]:
         "networks": Facet(one, "all groups over one network" if one else "every group over its fastest network"),
         "recomputation": Facet(recompute, f"{recompute} recomputation"),
         _SCHEDULE: Facet((chosen.name, chosen.chunks, chosen.warmup_extra, chosen.turns),
-                         words_of(chosen) or chosen.name),
+                         schedule_words(chosen) or chosen.name),
     }
 
 

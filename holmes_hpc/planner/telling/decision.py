@@ -1,0 +1,43 @@
+"""What comes of a search: the best layout with the alternatives to it, or why there is none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.search.priced import Priced
+from holmes_hpc.planner.search.search import Searched
+from holmes_hpc.planner.telling.alternatives import alternatives
+from holmes_hpc.planner.telling.memory import memory_words
+from holmes_hpc.values import Rejected
+
+
+def decide(searched: Searched) -> tuple[Priced, tuple[Rejected, ...]]:
+    """Return the best layout and the best of the others.
+
+    What the engine of this version cannot run is chosen only where nothing else fits; faster ones are among the
+    others, marked so. Raises PlanRefusedError, with the reasons, when there is no layout.
+    """
+    refusals = {name: [str(refusal) for refusal in each] for name, each in searched.refusals.items()}
+    best = searched.best
+    if best is None:
+        raise PlanRefusedError(_no_plan(searched.priced, refusals))
+    return best, alternatives(best, searched.priced, refusals)
+
+
+def _no_plan(priced: Sequence[Priced], refusals: Mapping[str, Sequence[str]]) -> str:
+    """Return the most frequent reason of every strategy, one a line where they differ.
+
+    Where some layouts were simulated and none fits into memory, that of the first one is why.
+    """
+    if priced:
+        return memory_words(priced[0])
+    strategies: dict[str, list[str]] = {}
+    for name, messages in refusals.items():
+        if messages:
+            strategies.setdefault(Counter(messages).most_common(1)[0][0], []).append(name)
+    if len(strategies) == 1:
+        return next(iter(strategies))
+    lines = [f"  {', '.join(names)}: {message.removeprefix(f'{names[0]}: ')}" for message, names in strategies.items()]
+    return "\n".join(["no strategy has a plan:", *lines])
