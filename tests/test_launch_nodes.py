@@ -192,7 +192,7 @@ def test_auto_is_nccl_for_all_where_nodes_report_gpus(tmp_path: Path) -> None:
             ("auto", described, with_gpus, "nccl"), ("gloo", described, with_gpus, "gloo"),
             ("auto", described, without, "gloo"), ("nccl", described, without, "nccl"),
             ("auto", on_cpus, with_gpus, "gloo"), ("auto", described, one_without, "nccl")):
-        assert decide_backend(wanted, list(zip(nodes, reports, strict=True))) == backend
+        assert decide_backend(wanted, list(zip(nodes, reports, strict=True))).name == backend
     with pytest.raises(NetworkError, match=r"node roce-2: expected 1 GPU .*found 0"):
         allocated(tmp_path, [0, 1, 2, 3], reports=one_without)
 

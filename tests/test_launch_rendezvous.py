@@ -17,6 +17,7 @@ from holmes_hpc.launch.rank.rendezvous import open_store
 from holmes_hpc.launch.rank.settings import RankSettings
 from holmes_hpc.planner import bind, plan
 from holmes_hpc.runs import RunFolder
+from holmes_hpc.values.backend_kinds import GLOO, NCCL
 
 WORLD = ["+cluster=roce", "model.tied_embeddings=false", "cluster.partitions.roce.nodes=2",
          "cluster.partitions.roce.gpus_per_node=1"]
@@ -75,10 +76,10 @@ def test_ranks_that_meet_share_what_they_write(tmp_path: Path) -> None:
 def test_nccl_is_refused_or_not_chosen_where_it_cannot_work(mode: str, nodes: int, gpus: int, why: str | None) -> None:
     cluster = read_cluster(compose([*WORLD[:2], f"cluster.partitions.roce.nodes={nodes}",
                                                       WORLD[3]]).cluster)
-    assert backend_here("gloo", mode, cluster, gpus) == "gloo"
-    assert backend_here("auto", mode, cluster, gpus) == (None if why is None else "gloo")
+    assert backend_here("gloo", mode, cluster, gpus) == GLOO
+    assert backend_here("auto", mode, cluster, gpus) == (None if why is None else GLOO)
     if why is None:
-        assert backend_here("nccl", mode, cluster, gpus) == "nccl"
+        assert backend_here("nccl", mode, cluster, gpus) == NCCL
         return
     with pytest.raises(ConfigurationError, match=f"launch.backend=nccl.*{why}.*launch.backend=gloo or auto"):
         backend_here("nccl", mode, cluster, gpus)
@@ -86,5 +87,5 @@ def test_nccl_is_refused_or_not_chosen_where_it_cannot_work(mode: str, nodes: in
 
 def test_a_local_run_of_ranks_described_as_cpus_leaves_the_gpus_alone() -> None:
     cluster = read_cluster(compose(["+cluster=laptop"]).cluster)
-    assert backend_here("auto", "local", cluster, 8) == "gloo"
-    assert backend_here("nccl", "local", cluster, 8) == "nccl"
+    assert backend_here("auto", "local", cluster, 8) == GLOO
+    assert backend_here("nccl", "local", cluster, 8) == NCCL

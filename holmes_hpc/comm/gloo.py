@@ -20,8 +20,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, ProcessGroupGloo, Store
 
+from holmes_hpc.comm.backends import Abilities, RankNode
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.errors import NetworkError
+from holmes_hpc.values.backend_kinds import GLOO
 
 BACKEND_NAME = "holmes_gloo"
 THREAD_NAMES = ("gloo_tcp_loop", "pt_gloo_runloop")
@@ -75,11 +77,25 @@ def open_device(interface: str, networks: NodeNetworks, network: str) -> Any:
         ) from None
 
 
+ABILITIES = Abilities(torch_name=BACKEND_NAME, device="cpu", networks=None, has_tags=True, waits_on_host=True,
+                      divides=False, swaps_pairs=True)
+
+
+def is_available() -> bool:
+    """Return whether this machine can use it: every torch has it."""
+    return True
+
+
+def open_backend(node: RankNode) -> GlooBackend:
+    """Return the backend of a rank on a node."""
+    return GlooBackend(node.networks, node.gloo_threads)
+
+
 class GlooBackend:
     """Makes gloo groups for one rank. Groups on one interface share its device, and so its thread."""
 
-    name = "gloo"
-    edge_needs_two_groups = False
+    name = GLOO.name
+    abilities = ABILITIES
 
     def __init__(self, networks: NodeNetworks, threads: int = 2) -> None:
         register()

@@ -7,37 +7,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, Store, Work
 
 from holmes_hpc.comm.activity import Activity
-from holmes_hpc.comm.gloo import GlooBackend
-from holmes_hpc.comm.nccl import NcclBackend
+from holmes_hpc.comm.backends import Backend, RankNode, open_backend
+from holmes_hpc.comm.gloo import open_backend as open_gloo
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.errors import ConfigurationError, NetworkError
 from holmes_hpc.values import Group, Plan
+from holmes_hpc.values.backend_kinds import GLOO
 from holmes_hpc.values.levels import ranks_by_node
 
 Progress = Callable[[int, int, str], None]
-
-
-class Backend(Protocol):
-    """What makes the groups: `gloo.GlooBackend` or `nccl.NcclBackend`."""
-
-    name: str
-    device: torch.device
-    edge_needs_two_groups: bool
-
-    def new_group(
-        self, ranks: tuple[int, ...], kind: str, network: str, timeout: timedelta
-    ) -> ProcessGroup | None: ...
-
-    def describe(self, network: str) -> str: ...
-
-    def set_timeout(self, group: ProcessGroup, timeout: timedelta) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -139,12 +123,12 @@ class Communicator:
     def wait(self, work: Work | None, group: ProcessGroup, doing: str) -> None:
         """Wait for an operation, at most the training timeout. Raises NetworkError that names the group.
 
-        On NCCL only the GPU's stream waits, and NCCL's watchdog keeps the timeout.
+        Where the GPU's stream alone waits, the backend's own watchdog keeps the timeout.
         """
         if work is None:
             return
         with self.naming(group, doing):
-            if self.device.type == "cpu":
+            if self.backend.abilities.waits_on_host:
                 work.wait(self.train_timeout)
             else:
                 work.wait()
@@ -178,7 +162,7 @@ def connect(
     world_size: int,
     plan: Plan,
     networks: NodeNetworks,
-    backend: str = "gloo",
+    backend: str = GLOO.name,
     start_timeout: float | timedelta = 300.0,
     train_timeout: float | timedelta = 120.0,
     progress: Progress | None = None,
@@ -190,16 +174,18 @@ def connect(
 
     Every rank walks the groups in the plan's order, so that no two ranks wait for each other. Timeouts are in
     seconds: the first holds until a group has proved to work, the second afterwards. `progress(done, total,
-    text)` is called before the first group and after each one. `device` is the rank's GPU (backend `nccl`
-    only).
+    text)` is called before the first group and after each one. `device` is the rank's GPU, for
+    backends that need one.
 
     Raises NetworkError that names the group which cannot connect, ConfigurationError for an unknown backend.
     """
     start, train = _duration(start_timeout), _duration(train_timeout)
     if plan.world_size != world_size or plan.groups[0].kind != "world":
         raise ValueError(f"the plan is for {plan.world_size} ranks and starts with {plan.groups[0]}")
-    gloo = GlooBackend(networks, gloo_threads)
-    maker = _maker(backend, networks, gloo, device)
+    node = RankNode(networks, device, gloo_threads)
+    gloo = open_gloo(node)
+    maker: Backend = gloo if backend == gloo.name else open_backend(backend, node)
+    _check_networks(plan, maker)
     report = progress or (lambda done, total, text: None)
     total = sum(len(group.ranks) > 1 for group in plan.groups[1:]) + 1
     report(0, total, _short(plan.groups[0]))
@@ -216,13 +202,13 @@ def connect(
                 _build(communicator, index, maker, start)
             done += 1
             report(done, total, _short(group))
-    if isinstance(maker, GlooBackend):
+    if not maker.abilities.divides:
         build_levels(communicator, maker, start)
     gloo.yield_to_compute()
     return communicator
 
 
-def build_levels(communicator: Communicator, backend: GlooBackend, timeout: timedelta) -> None:
+def build_levels(communicator: Communicator, backend: Backend, timeout: timedelta) -> None:
     """Build the two levels of every group that sums shards and has several ranks on each of several nodes."""
     plan = communicator.plan
     slots = {place.rank: place.slot for place in plan.ranks}
@@ -242,7 +228,7 @@ def build_levels(communicator: Communicator, backend: GlooBackend, timeout: time
             communicator.add_levels(index, Levels(len(nodes), len(nodes[0]), inside, across))
 
 
-def _level(communicator: Communicator, backend: GlooBackend, ranks: tuple[int, ...], kind: str, network: str,
+def _level(communicator: Communicator, backend: Backend, ranks: tuple[int, ...], kind: str, network: str,
            timeout: timedelta) -> ProcessGroup | None:
     group = backend.new_group(ranks, kind, network, timeout)
     if group is not None:
@@ -251,14 +237,13 @@ def _level(communicator: Communicator, backend: GlooBackend, ranks: tuple[int, .
     return group
 
 
-def _maker(
-    backend: str, networks: NodeNetworks, gloo: GlooBackend, device: torch.device | None
-) -> Backend:
-    if backend == "gloo":
-        return gloo
-    if backend == "nccl":
-        return NcclBackend(networks, device or torch.device("cuda", torch.cuda.current_device()))
-    raise ConfigurationError(f"launch.backend={backend}: unknown; valid: gloo, nccl")
+def _check_networks(plan: Plan, backend: Backend) -> None:
+    """Raise ConfigurationError where the plan puts a group on a network that the backend cannot use."""
+    usable = backend.abilities.networks
+    unknown = {group.network for group in plan.groups[1:] if usable is not None and group.network not in usable}
+    if unknown:
+        raise ConfigurationError(f"launch.backend={backend.name}: it knows the networks {', '.join(usable or ())}, and "
+                                 f"the plan has groups on {', '.join(sorted(unknown))}; set another launch.backend")
 
 
 def _build(communicator: Communicator, index: int, backend: Backend, timeout: timedelta) -> None:
@@ -267,7 +252,7 @@ def _build(communicator: Communicator, index: int, backend: Backend, timeout: ti
     is_edge = group.kind == "pipeline"
     built = backend.new_group(group.ranks, group.kind, group.network, timeout)
     reverse = None
-    if is_edge and backend.edge_needs_two_groups:
+    if is_edge and not backend.abilities.has_tags:
         reverse = backend.new_group(group.ranks, group.kind, group.network, timeout)
     if built is None:
         return
@@ -275,7 +260,7 @@ def _build(communicator: Communicator, index: int, backend: Backend, timeout: ti
     if is_edge:
         _warm_up_edge(communicator, built, group.ranks, timeout)
     else:
-        # With a timeout the CPU waits even on NCCL, so a group that cannot connect shows here.
+        # With a timeout the CPU waits on every backend, so a group that cannot connect shows here.
         dist.all_reduce(torch.zeros(1, device=backend.device), group=built, async_op=True).wait(timeout)
     for each in (built, reverse):
         if each is not None:
@@ -288,7 +273,7 @@ def _warm_up_edge(
     """Send one element between all members, both ways; all receives first, since a send ends only with its
     receive.
 
-    Pairs go in one order on all members, which matters where tags are ignored (NCCL).
+    Pairs go in one order on all members, which matters where tags are ignored.
     """
     rank, device = communicator.rank, communicator.device
     works = []

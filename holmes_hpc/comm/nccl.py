@@ -16,7 +16,9 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from holmes_hpc.cluster.nccl import NET_NAMES, check_environment, node_environment
+from holmes_hpc.comm.backends import Abilities, RankNode
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.values.backend_kinds import NCCL
 
 if TYPE_CHECKING:
     from holmes_hpc.comm.networks import NodeNetworks
@@ -53,6 +55,21 @@ def group_options(network: str, factory: OptionsFactory = new_options) -> Any:
     return options
 
 
+# NCCL ignores tags and runs the transfers of a pair one after another.
+ABILITIES = Abilities(torch_name="nccl", device="cuda", networks=tuple(NET_NAMES), has_tags=False, waits_on_host=False,
+                      divides=True, swaps_pairs=False)
+
+
+def is_available() -> bool:
+    """Return whether torch has it and this machine has GPUs for it."""
+    return torch.cuda.is_available() and bool(dist.is_nccl_available())
+
+
+def open_backend(node: RankNode) -> NcclBackend:
+    """Return the backend of a rank on a node, on its GPU or on the current one."""
+    return NcclBackend(node.networks, node.device or torch.device("cuda", torch.cuda.current_device()))
+
+
 class NcclBackend:
     """Makes NCCL groups for one rank on its GPU. Not yet run on NCCL.
 
@@ -61,10 +78,8 @@ class NcclBackend:
     once instead of splitting it from a parent.
     """
 
-    name = "nccl"
-    # NCCL ignores tags and runs the transfers of a pair one after another: a receive that waits would block
-    # the send behind it, on both sides.
-    edge_needs_two_groups = True
+    name = NCCL.name
+    abilities = ABILITIES
 
     def __init__(
         self, networks: NodeNetworks, device: torch.device, factory: OptionsFactory = new_options
@@ -80,7 +95,7 @@ class NcclBackend:
         order: dict[str, Any] = {} if list(ranks) == sorted(ranks) else {"sort_ranks": False}
         group = dist.new_group(
             list(ranks),
-            backend="nccl",
+            backend=ABILITIES.torch_name,
             timeout=timeout,
             pg_options=group_options(network, self._factory),
             group_desc=f"{kind} on {network}",

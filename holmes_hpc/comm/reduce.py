@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, Work
 
-from holmes_hpc.comm.gloo import BACKEND_NAME
+from holmes_hpc.comm.backends import abilities_of
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.stepwise import Collective, Step
 from holmes_hpc.values import Reduction
@@ -127,7 +127,7 @@ def all_reduce_scalars(
     With `communicator` given, raises NetworkError that names the group when a rank is gone, else torch's
     RuntimeError.
     """
-    through_cpu = values.device.type != "cpu" and dist.get_backend(group) == BACKEND_NAME
+    through_cpu = values.device.type != abilities_of(group).device
     carried = values.cpu() if through_cpu else values
     with communicator.naming(group, "combining numbers") if communicator else contextlib.nullcontext():
         dist.all_reduce(carried, op=operation, group=group)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, Work
 
-from holmes_hpc.comm.gloo import BACKEND_NAME
+from holmes_hpc.comm.backends import abilities_of
 from holmes_hpc.comm.groups import Communicator, Levels
 from holmes_hpc.comm.reduce import AllReduceStep, whole_sum_steps
 from holmes_hpc.comm.stepwise import Loan, Scratch, Step
@@ -103,7 +103,7 @@ class Route:
 
     def _scatter_steps(self, buffer: Tensor, shard: Tensor) -> list[Step | None]:
         group = self._communicator.group(self._inner)
-        if dist.get_backend(group) != BACKEND_NAME and self.shards == dist.get_world_size(group):
+        if abilities_of(group).divides and self.shards == dist.get_world_size(group):
             return [_ReduceScatter(group, buffer, shard), None]
         if self._levels is None:
             if self.shards == dist.get_world_size(group) == 2:
@@ -270,7 +270,7 @@ def _two_level_gather(levels: Levels, buffer: Tensor, shard: Tensor, scratch: Sc
 
 
 def _gather(group: ProcessGroup, buffer: Tensor | Loan, shard: Tensor | Loan) -> Step:
-    pair = dist.get_backend(group) == BACKEND_NAME and dist.get_world_size(group) == 2
+    pair = abilities_of(group).swaps_pairs and dist.get_world_size(group) == 2
     return (_PairGather if pair else _AllGather)(group, buffer, shard)
 
 

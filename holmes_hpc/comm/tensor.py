@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from holmes_hpc.comm.gloo import BACKEND_NAME
+from holmes_hpc.comm.backends import abilities_of
 from holmes_hpc.comm.groups import Communicator
 
 # torch 2.13 renamed both and warns at the old names.
@@ -25,7 +25,7 @@ class TensorExchange:
         self._communicator = communicator
         self._group = communicator.group(index)
         self._size = len(communicator.plan.groups[index].ranks)
-        self._through_gloo = dist.get_backend(self._group) == BACKEND_NAME
+        self._divides = abilities_of(self._group).divides
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Return the sum over the ranks, the same bits on all of them."""
@@ -45,12 +45,12 @@ class TensorExchange:
     def scatter_sum(self, tensor: Tensor, dim: int) -> Tensor:
         """Return this rank's part, along `dim`, of the sum over the ranks.
 
-        Gloo's own reduce-scatter is an all-reduce, which moves twice as much and adds up in the tensor's type; so on
-        gloo the parts are exchanged and summed here, in float32 and in rank order.
+        A reduce-scatter that is an all-reduce (gloo's) moves twice as much and adds up in the tensor's type; there the
+        parts are exchanged and summed here, in float32 and in rank order.
         """
         parts = tensor.unflatten(dim, (self._size, -1)).movedim(dim, 0).contiguous()
         with self._communicator.naming(self._group, "summing activations"):
-            if self._through_gloo:
+            if not self._divides:
                 received = torch.empty_like(parts)
                 dist.all_to_all_single(received, parts, group=self._group)
                 wide = torch.promote_types(tensor.dtype, torch.float32)

@@ -12,6 +12,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from holmes_hpc.values.backend_kinds import BACKEND_KINDS
 from holmes_hpc.values.schedule_kinds import AUTO, SCHEDULE_KINDS
 from holmes_hpc.values.strategy_kinds import COMPARE_ALL_HELP, STRATEGY_KINDS
 
@@ -272,8 +273,8 @@ class Launch:
     max_jobs: int | None = setting(None, "most jobs of a sweep that run at a time", minimum=1)
     probe: bool = setting(False, "measure the links before training")
     probe_only: bool = setting(False, "end after that, as `holmes probe` does")
-    backend: str = setting("auto", "communication library: NCCL on GPUs, gloo on CPUs",
-                           valid=("auto", "gloo", "nccl"))
+    backend: str = setting(AUTO, "communication library; auto: NCCL on GPUs, gloo on CPUs",
+                           valid=(AUTO, *BACKEND_KINDS), told={name: kind.help for name, kind in BACKEND_KINDS.items()})
     gloo_threads: int = setting(2, "threads of gloo in each process group", minimum=1)
 
 

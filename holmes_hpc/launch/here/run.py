@@ -77,7 +77,7 @@ def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder:
             rank=place.rank, node=str(place.node), slot=place.slot, plan=plan, config=config, cluster=cluster,
             folder=folder, interfaces=interfaces, host=host, peak_tflops=machine.tflops(node, config.train.precision),
             emulated=network is not None, counts_bytes=network is not None and place.local_rank == 0,
-            rendezvous_path=folder.rendezvous_path, backend=backend,
+            rendezvous_path=folder.rendezvous_path, backend=backend.name if backend else None,
         ))
     return settings
 

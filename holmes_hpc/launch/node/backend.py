@@ -1,46 +1,75 @@
-"""Which communication library a run uses; on Slurm decided before torch is imported, once for all ranks."""
+"""Which communication backend a run uses; on Slurm decided before torch is imported, once for all ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Mapping, MutableMapping, Sequence
 
 from holmes_hpc.cluster import ClusterDescription, Node
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.node.node_report import NodeReport
+from holmes_hpc.values.backend_kinds import BACKEND_KINDS, BackendKind, preferred_backends
 from holmes_hpc.words import counted
 
-AUTO, NCCL, GLOO = "auto", "nccl", "gloo"
+AUTO = "auto"
 _NO_GPU = "cpu"
 
 
-def decide_backend(wanted: str, nodes: Sequence[tuple[Node, NodeReport]]) -> str:
-    """Return `nccl` or `gloo` for `launch.backend` and the nodes, each described and as it reports itself.
+def decide_backend(wanted: str, nodes: Sequence[tuple[Node, NodeReport]]) -> BackendKind:
+    """Return the backend for `launch.backend` and the nodes, each described and as it reports itself.
 
-    `auto` is NCCL where the cluster file gives all nodes GPUs and one of them has some: the others that have none are
-    then named as mismatches, where ranks that each looked for themselves would wait for each other in two libraries.
+    `auto` is one for GPUs where the cluster file gives all nodes GPUs and one of them has some: the others that have
+    none are then named as mismatches, where ranks that each looked for themselves would wait for each other in two
+    backends.
     """
     if wanted != AUTO:
-        return wanted
+        return BACKEND_KINDS[wanted]
     described = all(node.gpu != _NO_GPU for node, _ in nodes)
-    return NCCL if described and any(report.gpus for _, report in nodes) else GLOO
+    return _preferred(has_gpus=described and any(report.gpus for _, report in nodes))
 
 
-def backend_here(wanted: str, mode: str, cluster: ClusterDescription, gpus: int) -> str | None:
-    """Return the library of an emulated or local run on this machine's `gpus`; None: NCCL, where torch has it.
+def backend_here(wanted: str, mode: str, cluster: ClusterDescription, gpus: int) -> BackendKind | None:
+    """Return the backend of an emulated or local run on this machine's `gpus`; None: the first that torch has here.
 
-    `auto` is gloo where the cluster file says that ranks compute on CPUs. Raises ConfigurationError where
-    `launch.backend=nccl` cannot work: emulated ranks compute on the CPU. Local ones may use this machine's GPUs: NCCL
+    `auto` is none for GPUs where the cluster file says that ranks compute on CPUs. Raises ConfigurationError where the
+    asked one cannot work: emulated ranks compute on the CPU. Local ones may use this machine's GPUs: such a backend
     wants one for each rank, and each node of a cluster counts its GPUs from 0.
     """
+    asked = None if wanted == AUTO else BACKEND_KINDS[wanted]
+    title = (asked or preferred_backends()[0]).title
     if mode == "emulated":
-        why = "the ranks of an emulated run compute on this machine's CPU, and NCCL is for GPUs"
+        why = f"the ranks of an emulated run compute on this machine's CPU, and {title} is for GPUs"
     elif gpus < cluster.world_size or len(cluster.nodes) > 1:
-        why = (f"NCCL needs a GPU for each rank, in a local run on one node; this machine has {counted(gpus, 'GPU')}, "
-               f"and the cluster {counted(cluster.world_size, 'rank')} on {counted(len(cluster.nodes), 'node')}")
-    elif wanted == AUTO:
-        return GLOO if cluster.nodes[0].gpu == _NO_GPU else None
+        why = (f"{title} needs a GPU for each rank, in a local run on one node; this machine has "
+               f"{counted(gpus, 'GPU')}, and the cluster {counted(cluster.world_size, 'rank')} on "
+               f"{counted(len(cluster.nodes), 'node')}")
+    elif asked is None:
+        return _preferred(has_gpus=False) if cluster.nodes[0].gpu == _NO_GPU else None
     else:
-        return wanted
-    if wanted == NCCL:
-        raise ConfigurationError(f"launch.backend=nccl in {mode} mode: {why}. Set launch.backend=gloo or auto.")
-    return GLOO
+        return asked
+    if asked is not None and asked.needs_gpus:
+        others = [kind.name for kind in BACKEND_KINDS.values() if not kind.needs_gpus]
+        raise ConfigurationError(f"launch.backend={wanted} in {mode} mode: {why}. Set launch.backend="
+                                 f"{', '.join(others)} or {AUTO}.")
+    return asked or _preferred(has_gpus=False)
+
+
+def check_environment(kind: BackendKind, environment: Mapping[str, str]) -> None:
+    """Raise ConfigurationError when the environment has a variable that would break a run over this backend."""
+    if kind.environment is not None:
+        importlib.import_module(kind.environment).check_environment(environment)
+
+
+def prepare_environment(kind: BackendKind, node: Node, environment: MutableMapping[str, str]) -> None:
+    """Set what the backend is told of a rank's node by the environment; call it before torch is imported.
+
+    Raises ConfigurationError when the environment has a variable that would break the run.
+    """
+    check_environment(kind, environment)
+    if kind.environment is not None:
+        told = importlib.import_module(kind.environment).node_environment(node.hca, node.gid_index, node.interface)
+        environment.update(told)
+
+
+def _preferred(*, has_gpus: bool) -> BackendKind:
+    return next(kind for kind in preferred_backends() if has_gpus or not kind.needs_gpus)

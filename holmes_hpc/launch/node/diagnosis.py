@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from holmes_hpc.cluster import ClusterDescription, Node
-from holmes_hpc.cluster.nccl import check_environment
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.findings import FAIL, NOTE, OK, Finding
-from holmes_hpc.launch.node.backend import AUTO, NCCL, decide_backend
+from holmes_hpc.launch.node.backend import AUTO, check_environment, decide_backend
 from holmes_hpc.launch.node.mismatch import find_mismatches
 from holmes_hpc.launch.node.node_report import NodeReport, read_node
 from holmes_hpc.submit.commands import SlurmCommandError
 from holmes_hpc.submit.fit import matches
 from holmes_hpc.submit.inventory import Inventory, ask_slurm
+from holmes_hpc.values.backend_kinds import BACKEND_KINDS
 
 
 def node_findings(config: Any, environment: Mapping[str, str], cluster: ClusterDescription | None,
@@ -25,12 +25,13 @@ def node_findings(config: Any, environment: Mapping[str, str], cluster: ClusterD
     name = environment.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     report = read_node(name, root)
     yield from _report(report)
-    yield _environment(str(config.launch.backend), report, environment)
+    yield from _environment(str(config.launch.backend), report, environment)
     label = _label_of(config, name) if cluster is not None else None
     if cluster is None or label is None:
         return
     node = next(node for node in cluster.nodes if node.label == label)
-    yield from _compare(node, report, uses_verbs=decide_backend(str(config.launch.backend), [(node, report)]) == NCCL)
+    backend = decide_backend(str(config.launch.backend), [(node, report)])
+    yield from _compare(node, report, uses_verbs=backend.uses_adapters)
 
 
 def _report(report: NodeReport) -> Iterator[Finding]:
@@ -50,15 +51,19 @@ def _report(report: NodeReport) -> Iterator[Finding]:
         yield Finding(OK, "adapter", "no InfiniBand or RoCE adapter (/sys/class/infiniband is empty)")
 
 
-def _environment(wanted: str, report: NodeReport, environment: Mapping[str, str]) -> Finding:
-    try:
-        check_environment(environment)
-    except ConfigurationError as error:
-        state = FAIL if wanted == NCCL or (wanted == AUTO and report.gpus) else NOTE
-        fact, _, remedy = str(error).partition("; ")
-        return Finding(state, "nccl", fact, remedy or "unset it")
-    told = [f"{name}={value}" for name, value in environment.items() if name.startswith("NCCL_")]
-    return Finding(OK, "nccl", f"the environment sets {', '.join(told) or 'nothing of NCCL'}")
+def _environment(wanted: str, report: NodeReport, environment: Mapping[str, str]) -> Iterator[Finding]:
+    for kind in BACKEND_KINDS.values():
+        if kind.environment is None:
+            continue
+        try:
+            check_environment(kind, environment)
+        except ConfigurationError as error:
+            state = FAIL if wanted == kind.name or (wanted == AUTO and report.gpus) else NOTE
+            fact, _, remedy = str(error).partition("; ")
+            yield Finding(state, kind.name, fact, remedy or "unset it")
+            continue
+        told = [f"{name}={value}" for name, value in environment.items() if name.startswith(kind.variables)]
+        yield Finding(OK, kind.name, f"the environment sets {', '.join(told) or f'nothing of {kind.title}'}")
 
 
 def _compare(node: Node, report: NodeReport, *, uses_verbs: bool) -> Iterator[Finding]:

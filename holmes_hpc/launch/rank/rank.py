@@ -12,6 +12,7 @@ import torch
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster.nccl import device_index
+from holmes_hpc.comm.backends import available_backend
 from holmes_hpc.comm.groups import Communicator, connect
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.comm.reduce import all_reduce_scalars
@@ -19,13 +20,13 @@ from holmes_hpc.data import Dataset, open_dataset
 from holmes_hpc.engine import Job, Trainer
 from holmes_hpc.engine.sharing import share_numbers
 from holmes_hpc.errors import DataError, HolmesError
-from holmes_hpc.launch.node.backend import GLOO, NCCL
 from holmes_hpc.launch.rank.probing import measure_links
 from holmes_hpc.launch.rank.rendezvous import open_store
 from holmes_hpc.launch.rank.settings import RankSettings
 from holmes_hpc.launch.rank.watching import report_error, watched
 from holmes_hpc.metrics import StepMetrics, Usage
 from holmes_hpc.runs import update_job
+from holmes_hpc.values.backend_kinds import BACKEND_KINDS
 
 Progress = Callable[[int, int, str], None]
 Say = Callable[[str], None]
@@ -55,10 +56,10 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     dataset = open_dataset(config.data, architecture)
     store = open_store(settings, config.train.start_timeout_seconds)
     networks = NodeNetworks(settings.node, settings.interfaces, settings.slot.split("/")[0])
-    backend = settings.backend or _backend()
+    backend = settings.backend or available_backend()
     communicator = connect(
         store, settings.rank, plan.world_size, plan, networks,
-        backend=backend, device=_device(settings) if backend == NCCL else None,
+        backend=backend, device=_device(settings) if BACKEND_KINDS[backend].needs_gpus else None,
         start_timeout=timedelta(seconds=config.train.start_timeout_seconds),
         train_timeout=timedelta(seconds=config.train.timeout_seconds),
         progress=progress,
@@ -82,11 +83,6 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
         communicator.barrier()  # the first rank that leaves may take the others with it
     communicator.close()
     return completed
-
-
-def _backend() -> str:
-    """Return the communication library of a local run with enough GPUs: NCCL where torch has it and sees them."""
-    return NCCL if torch.cuda.is_available() and torch.distributed.is_nccl_available() else GLOO
 
 
 def _device(settings: RankSettings) -> torch.device:

@@ -12,12 +12,13 @@ from typing import Any
 from holmes_hpc.cluster import ClusterDescription, Node
 from holmes_hpc.cluster.nics import ETHERNET, NICS
 from holmes_hpc.errors import NetworkError, PlanRefusedError
-from holmes_hpc.launch.node.backend import GLOO, NCCL, decide_backend
+from holmes_hpc.launch.node.backend import decide_backend
 from holmes_hpc.launch.node.mismatch import Mismatch, find_mismatches, interfaces_of
 from holmes_hpc.launch.node.node_report import NodeReport
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
 from holmes_hpc.planner import bind
 from holmes_hpc.values import Plan
+from holmes_hpc.values.backend_kinds import GLOO
 
 LOG = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class Allocation:
     slots: dict[str, str]
     host: str
     ethernet_only: tuple[str, ...] = ()
-    backend: str = GLOO
+    backend: str = GLOO.name
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def allocate(config: Any, cluster: ClusterDescription, plan: Plan, given: Sequen
     """
     found = _assign(cluster, given)
     backend = decide_backend(str(config.launch.backend), found)
-    mismatches = find_mismatches(found, uses_verbs=backend == NCCL)
+    mismatches = find_mismatches(found, uses_verbs=backend.uses_adapters)
     ethernet_only = _going_over_ethernet(mismatches, found, str(config.launch.on_mismatch))
     nodes = tuple(_over_ethernet(node) if report.node in ethernet_only else node for node, report in found)
     slots = {node.slot: report.node for node, report in found}
@@ -73,7 +74,7 @@ def allocate(config: Any, cluster: ClusterDescription, plan: Plan, given: Sequen
         plan = plan_for_job(config, dataclasses.replace(cluster, nodes=nodes))
     first, report = found[0]
     host = report.interfaces.get(interfaces_of(first)[ETHERNET]) or report.node
-    return bind(plan, slots), Allocation(slots, host, ethernet_only, backend)
+    return bind(plan, slots), Allocation(slots, host, ethernet_only, backend.name)
 
 
 def _is_planned_for(plan: Plan, nodes: Sequence[Node]) -> bool:

@@ -17,12 +17,11 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from holmes_hpc.cluster import ClusterDescription, Machine, read_cluster
-from holmes_hpc.cluster.nccl import check_environment, node_environment
 from holmes_hpc.cluster.nics import ETHERNET
 from holmes_hpc.cluster.slurm.step import StepLayout
 from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.errors import HolmesError
-from holmes_hpc.launch.node.backend import AUTO, GLOO, NCCL
+from holmes_hpc.launch.node.backend import AUTO, prepare_environment
 from holmes_hpc.launch.node.mismatch import interfaces_of
 from holmes_hpc.launch.node.node_report import read_node
 from holmes_hpc.launch.rank.settings import RankSettings
@@ -32,6 +31,7 @@ from holmes_hpc.launch.slurm.meeting import Meeting, RefusedError
 from holmes_hpc.launch.slurm.stopping import Stopping
 from holmes_hpc.runs import RunFolder, Start, add_note, read_result, write_result
 from holmes_hpc.values import Plan
+from holmes_hpc.values.backend_kinds import BACKEND_KINDS
 
 LOG = logging.getLogger(__name__)
 
@@ -131,11 +131,12 @@ def _say_no_gpus(config: Any, cluster: ClusterDescription, allocation: Allocatio
     """Say so where ranks compute on CPUs although the cluster file describes GPUs, unless that was asked for."""
     kinds = dict.fromkeys(node.gpu for node in cluster.nodes)
     described = [kind for kind in kinds if kind != "cpu"]
-    if allocation.backend == GLOO and described and str(config.launch.backend) == AUTO:
+    backend = BACKEND_KINDS[allocation.backend]
+    if not backend.needs_gpus and described and str(config.launch.backend) == AUTO:
         _say(meeting.start.run, meeting.layout,
              f"WARNING: the cluster file describes {', '.join(described)}, and no node has a GPU that can be seen: "
-             "ranks compute on CPUs, over gloo. Check the driver, the partitions' gres and launch.setup, or describe "
-             "the nodes as gpu: cpu")
+             f"ranks compute on CPUs, over {backend.title}. Check the driver, the partitions' gres and launch.setup, "
+             "or describe the nodes as gpu: cpu")
 
 
 def _say_failed_before(before: Start | None, nodes: Sequence[str]) -> None:
@@ -152,9 +153,7 @@ def _settings(config: Any, cluster: ClusterDescription, start: Start, layout: St
     interfaces = interfaces_of(node)
     if layout.node in allocation.ethernet_only:
         interfaces = {"local": "lo", ETHERNET: interfaces[ETHERNET]}
-    if allocation.backend == NCCL:
-        check_environment(os.environ)
-        os.environ.update(node_environment(node.hca, node.gid_index, node.interface))
+    prepare_environment(BACKEND_KINDS[allocation.backend], node, os.environ)
     return RankSettings(
         rank=layout.rank, node=layout.node, slot=place.slot, plan=plan, config=config, cluster=cluster,
         folder=start.run, interfaces=interfaces, host=allocation.host,
