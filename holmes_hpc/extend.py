@@ -16,9 +16,10 @@ from holmes_hpc.planner.layout.groups import GroupRules
 from holmes_hpc.planner.strategies.shapes import Shape, divisors, tensor_groups
 from holmes_hpc.planner.task import Task
 from holmes_hpc.values.sources import SourceKind
+from holmes_hpc.values.trackers import OpenTracker, TrackedRun, Tracker
 
-__all__ = ["GroupRules", "Shape", "Task", "add_activation", "add_nic", "add_normalization", "add_source",
-           "add_strategy", "divisors", "tensor_groups"]
+__all__ = ["GroupRules", "Shape", "Task", "TrackedRun", "Tracker", "add_activation", "add_nic", "add_normalization",
+           "add_source", "add_strategy", "add_tracker", "divisors", "tensor_groups"]
 
 
 def add_nic(name: str, *, family: str, bandwidth_gbps: float, latency_us: float) -> None:
@@ -70,3 +71,12 @@ def add_source(name: str, read: Callable[[Any], Any], *, needs_path: bool = Fals
     must get the same tokens.
     """
     registry.SOURCES.add(name, SourceKind(read, needs_path, vocab_size))
+
+
+def add_tracker(name: str, opens: OpenTracker) -> None:
+    """Add a tracker: `opens(run)` returns what takes the rows of a run's metrics, by `add(row)` and at last `close()`.
+
+    It is opened by rank 0 of a run whose `run.trackers` names it, and called on a thread of its own. What it raises is
+    said once; training neither stops nor waits for it.
+    """
+    registry.TRACKERS.add(name, opens)

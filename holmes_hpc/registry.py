@@ -55,15 +55,17 @@ ACTIVATIONS = Registry("activation", "model.activation", ("gelu", "swiglu"))
 NORMALIZATIONS = Registry("normalisation", "model.normalization", ("layernorm", "rmsnorm"))
 STRATEGIES = Registry("strategy", "parallel.strategy", (AUTO, *STRATEGY_KINDS))
 SOURCES = Registry("kind of data", "data.name", ("python_docs", "tokens", "megatron", "text", "mixture"))
+TRACKERS = Registry("tracker", "run.trackers")
 
 ALL: Mapping[str, Registry] = {
     "nics": NICS, "activations": ACTIVATIONS, "normalizations": NORMALIZATIONS, "strategies": STRATEGIES,
-    "sources": SOURCES,
+    "sources": SOURCES, "trackers": TRACKERS,
 }
 
 
 def unknown(registry: Registry, name: str, builtin: tuple[str, ...]) -> ConfigurationError:
     """Return the error for a kind that nobody knows, such as that of a plug-in which is not loaded."""
+    valid = ", ".join((*builtin, *registry)) or "none so far"
     return ConfigurationError(
-        f"{registry.setting}={name}: no such {registry.what}. Valid: {', '.join((*builtin, *registry))}; one of your "
+        f"{registry.setting}={name}: no such {registry.what}. Valid: {valid}; one of your "
         "own needs its module in `plugins`, on every node.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holmes_hpc.engine.records import Records
+from holmes_hpc.engine.records import MetricsFile, Timelines
 from holmes_hpc.errors import RunFailedError
 from holmes_hpc.runs import RunFolder, read_metrics
 
@@ -26,29 +26,30 @@ class FullAtTimes(RunFolder):
         return Path("/dev/full") if (self.path / "full").exists() else super().timeline_path(rank)
 
 
-def records_of(folder: RunFolder, *, patient: bool) -> tuple[Records, list[str]]:
+def records_of(folder: RunFolder, *, patient: bool) -> tuple[MetricsFile, Timelines, list[str]]:
     said: list[str] = []
-    return Records(folder, 0, said.append, patient=patient), said
+    return (MetricsFile(folder, said.append, patient=patient), Timelines(folder, 0, said.append, patient=patient),
+            said)
 
 
 def test_rows_wait_and_keep_their_order(tmp_path: Path) -> None:
     folder = FullAtTimes(tmp_path)
-    records, said = records_of(folder, patient=True)
+    file, timelines, said = records_of(folder, patient=True)
     for step in range(1, 7):
         if step in (2, 5):
             (tmp_path / "full").touch()
         if step == 4:
             (tmp_path / "full").unlink()
-        records.add_row({"step": step})
-        records.add_timeline(step, [{"action": "O"}])
+        file.add({"step": step})
+        timelines.add(step, [{"action": "O"}])
     assert [row["step"] for row in read_metrics(folder)] == [1, 2, 3, 4]
     kinds = [("rows" in text, "timelines" in text) for text in said]
     assert kinds == 2 * [(True, False), (False, True)], "once each time"
     assert all("training goes on" in text for text in said)
     with pytest.raises(RunFailedError):
-        records.finish()
+        file.close()
     (tmp_path / "full").unlink()
-    records.finish()
+    file.close()
     assert [row["step"] for row in read_metrics(folder)] == [1, 2, 3, 4, 5, 6]
     lines = folder.timeline_path(0).read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 4]
@@ -56,27 +57,27 @@ def test_rows_wait_and_keep_their_order(tmp_path: Path) -> None:
 
 def test_without_patience_the_error_ends_the_run(tmp_path: Path) -> None:
     (tmp_path / "full").touch()
-    records, said = records_of(FullAtTimes(tmp_path), patient=False)
+    file, timelines, said = records_of(FullAtTimes(tmp_path), patient=False)
     with pytest.raises(RunFailedError):
-        records.add_row({"step": 1})
+        file.add({"step": 1})
     with pytest.raises(RunFailedError, match=r"/dev/full cannot be written.*run\.folder"):
-        records.add_timeline(1, [{"action": "O"}])
+        timelines.add(1, [{"action": "O"}])
     assert not said
 
 
 def test_a_timeline_that_has_no_room_for_all_of_a_step_takes_none_of_it(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    records, said = records_of(folder, patient=True)
+    _, timelines, said = records_of(folder, patient=True)
     actions = [{"action": name} for name in "FBOG"]
-    records.add_timeline(1, actions)
+    timelines.add(1, actions)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = folder.timeline_path(0).stat().st_size
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + size // 2, limits[1]))
     try:
-        records.add_timeline(2, actions)
+        timelines.add(2, actions)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    records.add_timeline(3, actions)
+    timelines.add(3, actions)
     assert len(said) == 1
     found = [json.loads(line) for line in folder.timeline_path(0).read_text().splitlines()]
     assert found == [{"step": step, **action} for step in (1, 3) for action in actions]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import numpy
 import pytest
@@ -20,9 +23,11 @@ from holmes_hpc.config.compose import compose
 from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.data import open_dataset
 from holmes_hpc.errors import ConfigurationError, DataError, HolmesError, PlanRefusedError
+from holmes_hpc.metrics.trackers import Trackers
 from holmes_hpc.model import build_stage
 from holmes_hpc.planner import plan
 from holmes_hpc.planner.megatron_export import export
+from holmes_hpc.values.trackers import TrackedRun
 from tests.runs_for_tests import ROOT, environment, train
 
 EXAMPLES = ROOT / "docs" / "examples"
@@ -254,3 +259,101 @@ def test_all_of_it_in_one_run(tmp_path: Path) -> None:
     ])
     assert done.plan["strategy"] == "by_node" and len(done.plan["pipelines"][0]["stages"]) == 3
     assert done.rows[-1]["step"] == 3 and 0 < done.rows[-1]["loss"] < 2 * numpy.log(8)
+
+
+def a_run(folder: Path) -> TrackedRun:
+    return TrackedRun("mixed", folder, {}, cast(Any, None))
+
+
+class Kept:
+    """A tracker that keeps what it is given, and raises or waits where it is told to."""
+
+    def __init__(self, wrong: tuple[int, ...] = (), wait: threading.Event | None = None) -> None:
+        self.rows: list[Any] = []
+        self.closed = False
+        self._wrong, self._wait = wrong, wait
+
+    def add(self, row: Any) -> None:
+        if self._wait is not None:
+            self._wait.wait()
+        if row["step"] in self._wrong:
+            raise ConnectionError(f"no server at step {row['step']}\nsecond line")
+        self.rows.append(row)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_trackers_get_all_rows_in_order_and_say_a_trouble_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    good, bad = Kept(), Kept(wrong=(2, 3))
+    with Trackers({"good": lambda run: good, "bad": lambda run: bad}, a_run(tmp_path), said.append) as trackers:
+        for step in range(1, 6):
+            trackers.add({"step": step, "loss": float("nan")})
+    assert good.rows == [{"step": step, "loss": None} for step in range(1, 6)] and good.closed
+    assert [row["step"] for row in bad.rows] == [1, 4, 5] and bad.closed
+    (text,) = said
+    assert re.fullmatch(r"WARNING: the tracker bad: ConnectionError: no server at step 2 \(.*test_extending.py, line "
+                        r"\d+\); rows of it may be missing, and training goes on", text)
+
+
+def test_a_tracker_that_cannot_be_opened_harms_nobody(tmp_path: Path) -> None:
+    said: list[str] = []
+    good = Kept()
+
+    def refuses(run: TrackedRun) -> Kept:
+        raise SystemExit("not logged in")
+
+    with Trackers({"bad": refuses, "good": lambda run: good}, a_run(tmp_path), said.append) as trackers:
+        trackers.add({"step": 1})
+    assert [row["step"] for row in good.rows] == [1]
+    assert len(said) == 1 and "the tracker bad: it cannot be opened: SystemExit: not logged in" in said[0]
+
+
+def test_no_step_waits_for_a_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holmes_hpc.metrics.trackers.MOST_WAITING", 5)
+    said: list[str] = []
+    go_on = threading.Event()
+    stuck, good = Kept(wait=go_on), Kept()
+    trackers = Trackers({"stuck": lambda run: stuck, "good": lambda run: good}, a_run(tmp_path), said.append)
+    for step in range(20):
+        trackers.add({"step": step})
+        while len(good.rows) <= step:
+            time.sleep(0.001)
+    assert len(said) == 1 and "the tracker stuck: it is slower than the training, and 5 rows wait" in said[0]
+    trackers.close(seconds=0.1)
+    assert good.closed and not stuck.closed and len(said) == 1
+    go_on.set()
+
+
+def test_a_tracker_that_does_not_end_is_left(tmp_path: Path) -> None:
+    said: list[str] = []
+    go_on = threading.Event()
+    trackers = Trackers({"stuck": lambda run: Kept(wait=go_on)}, a_run(tmp_path), said.append)
+    trackers.add({"step": 1})
+    trackers.close(seconds=0.1)
+    assert len(said) == 1 and "the tracker stuck: it did not end within 0.1 s" in said[0]
+    go_on.set()
+
+
+def test_a_tracker_of_a_run(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("from holmes_hpc import extend\n"
+                      "class Broken:\n"
+                      "    def add(self, row):\n        raise OSError('no network')\n"
+                      "    def close(self):\n        pass\n"
+                      "extend.add_tracker('broken', lambda run: Broken())\n")
+    both = f"plugins=[{EXAMPLES / 'plugins' / 'loss_file.py'},{broken}]"
+    done = train(tmp_path, ["+cluster=laptop", "launch.mode=local", "train.steps=6", "train.validate_every=0",
+                            "train.timeline_every=0", both, "run.trackers=[loss_file,broken]"])
+    rows = done.rows
+    assert (done.folder / "loss.txt").read_text() == "".join(f"{row['step']} {row['loss']}\n" for row in rows)
+    assert [row["step"] for row in rows] == list(range(1, 7))
+    text = "".join(path.read_text() for path in (done.folder / "logs").iterdir())
+    assert text.count("the tracker broken: OSError: no network") == 1
+
+
+def test_an_unknown_tracker_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"run\.trackers=loss_file: no such tracker\. Valid: none so far"):
+        compose(["+cluster=mixed", "run.trackers=[loss_file]"])
+    assert compose(["+cluster=mixed", plugin("loss_file.py"), "run.trackers=[loss_file]"]).run.trackers == ["loss_file"]

@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 
+from holmes_hpc import registry
 from holmes_hpc.config.adapter_rules import check_adapters
 from holmes_hpc.config.data_rules import check_data
 from holmes_hpc.config.describe import near
@@ -179,6 +180,9 @@ def _run(config: DictConfig) -> None:
         )
     if not config.run.folder:
         raise ConfigurationError("run.folder is empty; name a folder, such as runs.")
+    for tracker in config.run.trackers:
+        if tracker not in registry.TRACKERS:
+            raise registry.unknown(registry.TRACKERS, tracker, ())
 
 
 def _signal(config: DictConfig) -> None:

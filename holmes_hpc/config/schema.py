@@ -284,6 +284,8 @@ class Run:
 
     name: str | None = setting(None, "name of the run; default: the cluster's name")
     folder: str = setting("runs", "folder that holds all runs")
+    trackers: list[str] = setting([], "who gets the rows of metrics.jsonl too: names that plug-ins add "
+                                      "(docs/extending.md)")
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from holmes_hpc.engine.optimizer import ShardOptimizer, learning_rate
 from holmes_hpc.engine.parameters import Gatherer
 from holmes_hpc.engine.precision import DTYPES
 from holmes_hpc.engine.receives import arrivals
-from holmes_hpc.engine.records import Records
+from holmes_hpc.engine.records import MetricsFile, Timelines
 from holmes_hpc.engine.saving.checkpoints import Checkpoints, Saved
 from holmes_hpc.engine.saving.optimizer_state import state_entries
 from holmes_hpc.engine.saving.saved_state import ModelState, ParameterPieces, RandomState, ShardedState
@@ -39,13 +39,15 @@ from holmes_hpc.runs import RunFolder
 from holmes_hpc.schedule import build_schedule
 from holmes_hpc.schedule.forward_only import forward_actions
 from holmes_hpc.values import Action, ActionKind, Plan
+from holmes_hpc.values.trackers import Tracker
 
 
 @dataclass(frozen=True)
 class Job:
     """Everything that a rank needs to train; `train` and `optimizer` are groups of the configuration.
 
-    `say` tells the user a line; `stop_requested` says whether this rank was told to save and stop.
+    `say` tells the user a line; `stop_requested` says whether this rank was told to save and stop; `trackers` get the
+    rows of the metrics on rank 0, beside the file that every run has; who opened them closes them.
     """
 
     plan: Plan
@@ -60,6 +62,7 @@ class Job:
     optimizer: Any
     say: Callable[[str], None] = logging.getLogger(__name__).info
     stop_requested: Callable[[], bool] = bool
+    trackers: Sequence[Tracker] = ()
 
 
 class Trainer:
@@ -86,7 +89,9 @@ class Trainer:
         self._pipelines = {pipeline for pipeline, _ in plan.stages_of(rank)}
         self._validation = validation_batches(plan, job.dataset, train.validation_samples, device)
         self._checkpoints = self._make_checkpoints(dtype)
-        self._records = Records(job.folder, rank, job.say, patient=train.on_save_error == "continue")
+        patient = train.on_save_error == "continue"
+        self._timelines = Timelines(job.folder, rank, job.say, patient=patient)
+        self._file = MetricsFile(job.folder, job.say, patient=patient)
         self._stragglers = Stragglers(plan, job.say if rank == 0 else lambda text: None)
         self._step_began = 0.0
         self._exposed_later = 0.0
@@ -110,23 +115,24 @@ class Trainer:
         for step in range(first_step, train.steps + 1):
             if self._stopping:
                 self._checkpoints.stop(step - 1)
-                self._records.finish()
+                self._file.close()
                 return False
             row = self.step(step)
             last = step == train.steps
             if last or (train.validate_every and step % train.validate_every == 0):
                 row["validation_loss"] = self._validate()
             if self._job.rank == 0:
-                self._records.add_row(row)
+                for tracker in (self._file, *self._job.trackers):
+                    tracker.add(row)
             if last or (train.timeline_every and step % train.timeline_every == 0):
-                self._records.add_timeline(step, self._timeline.rows())
+                self._timelines.add(step, self._timeline.rows())
             self._activity.begin("checkpoint")
             self._checkpoints.after_step(step)
             if "validation_loss" in row:
                 self._synchronise()
         self._gatherer.finish()
         self._checkpoints.finish()
-        self._records.finish()
+        self._file.close()
         return True
 
     def step(self, step: int) -> dict[str, Any]:

@@ -7,9 +7,12 @@ import os
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any, cast
 
 import torch
+from omegaconf import OmegaConf
 
+from holmes_hpc import registry
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster.nccl import device_index
 from holmes_hpc.comm.backends import available_backend
@@ -25,8 +28,10 @@ from holmes_hpc.launch.rank.rendezvous import open_store
 from holmes_hpc.launch.rank.settings import RankSettings
 from holmes_hpc.launch.rank.watching import report_error, watched
 from holmes_hpc.metrics import StepMetrics, Usage
+from holmes_hpc.metrics.trackers import Trackers
 from holmes_hpc.runs import update_job
 from holmes_hpc.values.backend_kinds import BACKEND_KINDS
+from holmes_hpc.values.trackers import TrackedRun
 
 Progress = Callable[[int, int, str], None]
 Say = Callable[[str], None]
@@ -76,13 +81,22 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
         return True
     usage = _usage(settings)
     metrics = StepMetrics(plan, architecture, settings.peak_tflops, settings.emulated)
-    job = Job(plan, settings.rank, architecture, dataset, communicator, settings.folder, metrics, usage,
-              config.train, config.optimizer, say, settings.stop_requested)
-    with watched(communicator, settings):
+    with _trackers(settings, say) as trackers, watched(communicator, settings):
+        job = Job(plan, settings.rank, architecture, dataset, communicator, settings.folder, metrics, usage,
+                  config.train, config.optimizer, say, settings.stop_requested, (trackers,))
         completed = Trainer(job).run()
         communicator.barrier()  # the first rank that leaves may take the others with it
     communicator.close()
     return completed
+
+
+def _trackers(settings: RankSettings, say: Say) -> Trackers:
+    """Return the trackers that `run.trackers` names: none but on rank 0, which alone has the rows."""
+    names = settings.config.run.get("trackers") or () if settings.rank == 0 else ()
+    config = OmegaConf.to_container(settings.config) if names else {}
+    folder = settings.folder.path
+    run = TrackedRun(folder.parent.name, folder, cast(dict[str, Any], config), settings.plan)
+    return Trackers({name: registry.TRACKERS[name] for name in names}, run, say)
 
 
 def _device(settings: RankSettings) -> torch.device:
