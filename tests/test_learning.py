@@ -22,7 +22,7 @@ def nats_by_frequencies() -> float:
 
 
 @pytest.mark.parametrize(("options", "nats_less"), [
-    (["train.steps=45", "train.validate_every=15"], 0.05), pytest.param([], 0.3, marks=pytest.mark.long)],
+    (["train.steps=30", "train.validate_every=10"], 0.1), pytest.param([], 0.3, marks=pytest.mark.long)],
     ids=["shorter", "default"])
 def test_the_default_run_learns_more_than_how_frequent_bytes_are(tmp_path: Path, options: list[str],
                                                                  nats_less: float) -> None:

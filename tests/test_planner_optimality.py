@@ -11,12 +11,13 @@ from holmes_hpc.planner.making import find_best
 from holmes_hpc.planner.search.priced import Priced
 from holmes_hpc.planner.strategies.fleets.space import Space
 from holmes_hpc.planner.task import Task
+from holmes_hpc.values.schedule_kinds import schedule_kind
 from tests.brute_force import BruteForce
 from tests.lower_bound import least_step_seconds
 from tests.planner_problems import SMALL, Problem
 
 WITHIN = 1.01
-MEGATRON = {"schedule": "1f1b", "warmup_extra": 0, "layer_split": "uniform"}
+MEGATRON = {"schedule": schedule_kind("1f1b"), "warmup_extra": 0, "layer_split": "uniform"}
 """What `parallel=megatron` sets beside the strategy."""
 COSTLY = {
     "2 + 2 nodes of 2", "2 nodes of 2 + 2", "like GPUs, unequal", "single GPUs, unequal", "three fabrics, like GPUs",
