@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig, OmegaConf
 
 from holmes_hpc import front
-from holmes_hpc.errors import HolmesError
+from holmes_hpc.errors import FAILED, HolmesError
 from holmes_hpc.findings import FAIL, NOTE, OK, Finding
 from holmes_hpc.words import counted
 
@@ -38,7 +38,7 @@ def act(config: DictConfig) -> front.Outcome:
         findings.append(finding)
         sys.stdout.write(f"{finding}\n")
         sys.stdout.flush()
-    return (front.FAILED if any(finding.state == FAIL for finding in findings) else 0), None
+    return (FAILED if any(finding.state == FAIL for finding in findings) else 0), None
 
 
 def _python() -> Finding:

@@ -1,13 +1,16 @@
-"""The exceptions that reach a user, each with the exit status of the command that raised it.
+"""The exceptions that reach a user, each with the exit status of the command that raised it, and all exit statuses.
 
 A message says three things in this order: the fact, its cause, and the setting to change with its valid values.
 """
+
+FAILED, WRONG, PREEMPTED, INTERRUPTED = 1, 2, 3, 130
+"""The run failed; configuration or arguments are wrong; saved and stopped before the end; Ctrl-C."""
 
 
 class HolmesError(Exception):
     """Anything that a user can cause or mend; commands print its message without a traceback."""
 
-    exit_status = 1
+    exit_status = FAILED
     names_rank = False
     """Whether the message names the rank at fault, since other ranks raise the same one."""
 
@@ -15,13 +18,13 @@ class HolmesError(Exception):
 class ConfigurationError(HolmesError, ValueError):
     """A setting is unknown, malformed, out of range, or contradicts another one."""
 
-    exit_status = 2
+    exit_status = WRONG
 
 
 class PlanRefusedError(HolmesError, ValueError):
     """No plan of the asked kind exists for this cluster and model; the message says why."""
 
-    exit_status = 2
+    exit_status = WRONG
 
 
 class MemoryRefusedError(PlanRefusedError):
@@ -31,13 +34,13 @@ class MemoryRefusedError(PlanRefusedError):
 class LaunchImpossibleError(HolmesError):
     """The forced `launch.mode` cannot work on this machine."""
 
-    exit_status = 2
+    exit_status = WRONG
 
 
 class RunFailedError(HolmesError):
     """The run started and did not reach its end."""
 
-    exit_status = 1
+    exit_status = FAILED
 
 
 class NetworkError(RunFailedError):

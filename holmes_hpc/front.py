@@ -35,13 +35,11 @@ from holmes_hpc.config.folders import package_folder
 from holmes_hpc.config.help import help_text
 from holmes_hpc.config.written_files import text_as_written
 from holmes_hpc.config.written_overrides import as_written
-from holmes_hpc.errors import ConfigurationError, HolmesError
-from holmes_hpc.program import FAILED, report, report_fault
+from holmes_hpc.errors import FAILED, INTERRUPTED, PREEMPTED, WRONG, ConfigurationError, HolmesError
+from holmes_hpc.program import report, report_fault
 from holmes_hpc.runs.place import check_place
 
-WRONG = 2
-INTERRUPTED = 130
-STATES = {0: "done", FAILED: "failed", WRONG: "refused", 3: "preempted", INTERRUPTED: "interrupted"}
+STATES = {0: "done", FAILED: "failed", WRONG: "refused", PREEMPTED: "preempted", INTERRUPTED: "interrupted"}
 """What an exit status means, in a word."""
 SWEEPS = "sweeps"
 """Where Hydra keeps its record of a sweep, below `run.folder`."""

@@ -12,9 +12,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
-from holmes_hpc.errors import HolmesError
-
-FAILED = 1
+from holmes_hpc.errors import FAILED, HolmesError
 
 
 def run_program(verb: str, act: Callable[[], int]) -> int:

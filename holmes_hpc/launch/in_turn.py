@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holmes_hpc.errors import HolmesError
-from holmes_hpc.launch.follow.interruption import INTERRUPTED
+from holmes_hpc.errors import INTERRUPTED, HolmesError
 from holmes_hpc.launch.train import run
 from holmes_hpc.runs import RunFolder, last_metrics, read_result
 from holmes_hpc.submit.board import aligned

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from holmes_hpc.cluster.slurm import SlurmSettings, read_settings
-from holmes_hpc.errors import RunFailedError
+from holmes_hpc.errors import WRONG, RunFailedError
 
 LOG = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class SlowSlurmError(TransientSlurmError):
 class RefusedSubmissionError(SlurmCommandError):
     """sbatch refused a job for what it asks: its account, QOS, partition, constraint, or another option."""
 
-    exit_status = 2
+    exit_status = WRONG
 
 
 class SubmissionLimitError(SlurmCommandError):

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from holmes_hpc.errors import FAILED, PREEMPTED
 from holmes_hpc.foreign import read_object
 from holmes_hpc.runs import RunFolder, Start, read_result, write_result
 from holmes_hpc.runs.files import read_json
@@ -23,7 +24,7 @@ from holmes_hpc.submit.commands import SlurmCommandError
 from holmes_hpc.submit.log_causes import BATCH_LOG, END_OF_START, NOT_SEEN, cause_in_log, log_tail, newest_text
 from holmes_hpc.submit.requeue import CancelledError, failed_nodes, own_job_id, requeue, requeued_by_slurm
 
-STATUS = {"completed": 0, "failed": 1, "preempted": 3}
+STATUS = {"completed": 0, "failed": FAILED, "preempted": PREEMPTED}
 
 MOST_FRUITLESS_STARTS = 5
 """So many starts in a row that were preempted before they finished a step end the run."""

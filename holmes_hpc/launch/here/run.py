@@ -11,9 +11,9 @@ from typing import Any
 from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.emulation.network import EmulatedNetwork, emulated_network
 from holmes_hpc.emulation.world import World, WorldContext, start_world
-from holmes_hpc.errors import HolmesError
+from holmes_hpc.errors import INTERRUPTED, HolmesError
 from holmes_hpc.launch.follow.failure import FailureReport
-from holmes_hpc.launch.follow.interruption import INTERRUPTED, InterruptedRunError, interruptible
+from holmes_hpc.launch.follow.interruption import InterruptedRunError, interruptible
 from holmes_hpc.launch.follow.progress import Reporter, make_reporter
 from holmes_hpc.launch.here.ended import RESERVE, RESERVED_BYTES, clear_ended, with_way_on
 from holmes_hpc.launch.here.supervisor import supervise

@@ -22,7 +22,7 @@ from holmes_hpc.comm.reduce import all_reduce_scalars
 from holmes_hpc.data import Dataset, open_dataset
 from holmes_hpc.engine import Job, Trainer
 from holmes_hpc.engine.sharing import share_numbers
-from holmes_hpc.errors import DataError, HolmesError
+from holmes_hpc.errors import PREEMPTED, DataError, HolmesError
 from holmes_hpc.launch.rank.probing import measure_links
 from holmes_hpc.launch.rank.rendezvous import open_store
 from holmes_hpc.launch.rank.settings import RankSettings
@@ -36,7 +36,6 @@ from holmes_hpc.values.trackers import TrackedRun
 Progress = Callable[[int, int, str], None]
 Say = Callable[[str], None]
 
-PREEMPTED = 3
 
 
 def run_rank(settings: RankSettings, progress: Progress, say: Say) -> int:

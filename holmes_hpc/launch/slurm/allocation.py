@@ -11,7 +11,7 @@ from typing import Any
 
 from holmes_hpc.cluster import ClusterDescription, Node
 from holmes_hpc.cluster.nics import ETHERNET, NICS
-from holmes_hpc.errors import NetworkError, PlanRefusedError
+from holmes_hpc.errors import PREEMPTED, NetworkError, PlanRefusedError
 from holmes_hpc.launch.node.backend import decide_backend
 from holmes_hpc.launch.node.mismatch import Mismatch, find_mismatches, interfaces_of
 from holmes_hpc.launch.node.node_report import NodeReport
@@ -47,7 +47,7 @@ class GivenNode:
 class ExcludeNodesError(NetworkError):
     """Nodes are not as described and the job should go back into the queue without them."""
 
-    exit_status = 3
+    exit_status = PREEMPTED
 
     def __init__(self, message: str, nodes: tuple[str, ...]) -> None:
         super().__init__(message)

@@ -19,8 +19,8 @@ from omegaconf import OmegaConf
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.cluster.slurm import StepLayout, read_allocation, read_place, read_step
 from holmes_hpc.cluster.slurm.allocation import INTERACTIVE, STEP, Allocation
-from holmes_hpc.errors import HolmesError, LaunchImpossibleError, RunFailedError
-from holmes_hpc.launch.follow.interruption import INTERRUPTED, InterruptedRunError, interruptible
+from holmes_hpc.errors import INTERRUPTED, HolmesError, LaunchImpossibleError, RunFailedError
+from holmes_hpc.launch.follow.interruption import InterruptedRunError, interruptible
 from holmes_hpc.launch.follow.progress import make_reporter
 from holmes_hpc.launch.rank.leaving import leave_process
 from holmes_hpc.launch.slurm.job_plan import plan_for_job

@@ -20,7 +20,7 @@ from holmes_hpc.cluster import ClusterDescription, Machine, read_cluster
 from holmes_hpc.cluster.nics import ETHERNET
 from holmes_hpc.cluster.slurm.step import StepLayout
 from holmes_hpc.config.plugins import load_plugins
-from holmes_hpc.errors import HolmesError
+from holmes_hpc.errors import PREEMPTED, HolmesError
 from holmes_hpc.launch.node.backend import AUTO, prepare_environment
 from holmes_hpc.launch.node.mismatch import interfaces_of
 from holmes_hpc.launch.node.node_report import read_node
@@ -35,7 +35,6 @@ from holmes_hpc.values.backend_kinds import BACKEND_KINDS
 
 LOG = logging.getLogger(__name__)
 
-PREEMPTED = 3
 
 
 def be_rank(folder: RunFolder, layout: StepLayout, *, supervised: bool = False) -> int:
