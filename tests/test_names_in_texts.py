@@ -29,7 +29,7 @@ ELSEWHERE = {"parallel_state.py", "pipeline_parallel_layer_layout.py", "training
 FILE = re.compile(r"(?<![\w/.:*{}<-])((?:[\w-]+/)+[\w.-]*\w\.(?:py|md|yaml|sh)|[a-z_]\w*\.py)\b")
 MODULE = re.compile(r"(?<![\w./-])((?:holmes_hpc|analysis|benchmarks|tests|hydra_plugins)"
                     r"(?:\.[a-z_]\w*)+(?:\.[A-Z]\w*)?)")
-RELATIVE = re.compile(r"`([a-z_]\w*(?:\.\w+)+)(?:\([^`]*\))?`")
+RELATIVE = re.compile(r"`([a-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`")
 NO_MODULES = {"cluster", "data", "model", "parallel", "train", "launch", "schedule", "optimizer", "plan", "config",
               "metrics", "predicted", "run", "site", "jobs", "probe", "sweep", "job", "result"}
 """Groups of settings and fields of a plan: what stands before a dot there is mostly not the module's name."""
