@@ -15,7 +15,7 @@ from statistics import mean
 from unittest import mock
 
 from benchmarks.published import Row, fixes_launches, korthikanti, vtrain_single
-from holmes_hpc.planner.cost import ends, gpu_constants, layer, work
+from holmes_hpc.planner.cost import ends, gpu_constants, layer, micro_batch
 
 _ROUNDS = 5
 _POINTS = 7
@@ -65,7 +65,7 @@ def fit_launches(rows: Sequence[Row]) -> float:
 
 def forget() -> None:
     """Drop the cached times, which hold the constants that made them."""
-    for function in (work._device, layer.layer_seconds, ends.embedding_seconds, ends.head_seconds):
+    for function in (micro_batch._device, layer.layer_seconds, ends.embedding_seconds, ends.head_seconds):
         function.cache_clear()
 
 
