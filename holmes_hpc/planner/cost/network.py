@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from holmes_hpc.cluster import Machine, Node
 from holmes_hpc.cluster.cluster import LOCAL
 from holmes_hpc.cluster.nics import ETHERNET
 from holmes_hpc.planner.cost.collectives import Ring
-from holmes_hpc.planner.cost.gpu_constants import COLLECTIVE_LAUNCH_SECONDS, local_share, network_share
+from holmes_hpc.planner.cost.gpu_constants import (
+    COLLECTIVE_LAUNCH_SECONDS,
+    RING_STEP_SECONDS,
+    local_share,
+    network_share,
+)
 from holmes_hpc.planner.known import KnownPrices
 from holmes_hpc.values import Group, Reduction
 from holmes_hpc.values.levels import ranks_by_node
@@ -32,6 +38,10 @@ class Traffic:
     seconds: float
     latency_seconds: float = 0.0
     busy: dict[Resource, float] = field(default_factory=dict)
+
+    def later(self, seconds: float) -> Traffic:
+        """Return the same that is there so much later, without occupying anything for longer."""
+        return replace(self, latency_seconds=self.latency_seconds + seconds) if seconds else self
 
     @cached_property
     def with_latency(self) -> Traffic:
@@ -92,16 +102,13 @@ class NetworkCost:
         """Return the ring over which a stage's tensor ranks sum, with nothing else under way."""
         cluster = self.machine.cluster
         nodes = [cluster.node_of(rank) for rank in ranks]
-        ring: Ring = self.known.tensor_rings.of(tuple(node.slot for node in nodes),
-                                                lambda: self._tensor_ring(ranks, nodes))
+        ring: Ring = self.known.tensor_rings.of(tuple(node.slot for node in nodes), lambda: self._tensor_ring(ranks))
         return ring
 
-    def _tensor_ring(self, ranks: Sequence[int], nodes: Sequence[Node]) -> Ring:
-        cluster = self.machine.cluster
-        hops = [self._hop(cluster.shared_network((ranks[i], ranks[i - 1])), nodes[i], nodes[i - 1])
-                for i in range(len(ranks))]
-        seconds_a_byte = max(max([seconds, *busy.values()]) for seconds, _, busy in hops)
-        return Ring(1 / seconds_a_byte, max(latency for _, latency, _ in hops), COLLECTIVE_LAUNCH_SECONDS)
+    def _tensor_ring(self, ranks: Sequence[int]) -> Ring:
+        group = Group("tensor", tuple(ranks), self.machine.cluster.shared_network(ranks))
+        seconds_a_byte, step, _ = self._ring_rates(group)
+        return Ring(1 / seconds_a_byte, step, COLLECTIVE_LAUNCH_SECONDS)
 
     def reduction(self, reduction: Reduction, groups: Sequence[Group], size_bytes: float) -> Traffic:
         """Return the price of a reduction: inside, across, and the broadcast inside where the sum was sharded."""
@@ -152,15 +159,21 @@ class NetworkCost:
         return self.known.hops.of((network, a.slot, b.slot), lambda: _hop_rates(self.machine, network, a, b))
 
     def _ring_rates(self, group: Group) -> tuple[float, float, dict[Resource, float]]:
-        """Return seconds a byte of a ring, its longest latency, and seconds a byte of every shared resource."""
+        """Return seconds a byte of a ring, its longest step, and seconds a byte of every shared resource.
+
+        Between nodes each rank of a node drives a NIC, as far as there are so many; inside, the ring goes from rank to
+        rank over the node's own links.
+        """
         cluster = self.machine.cluster
-        nodes = list(dict.fromkeys(cluster.node_of(rank) for rank in group.ranks))
-        if len(nodes) == 1:
-            seconds_a_byte, latency, _ = self._hop("local", nodes[0], nodes[0])
-            return seconds_a_byte, latency, {}
-        fewest = len(group.ranks) // len(nodes)
-        slowest = longest = 0.0
+        ranks_on = Counter(cluster.node_of(rank) for rank in group.ranks)
+        nodes = list(ranks_on)
+        insides = [self._inside(node) for node, count in ranks_on.items() if count > 1]
+        slowest = max([0.0, *(seconds for seconds, _ in insides)])
+        longest = max([0.0, *(step for _, step in insides)])
         busy: dict[Resource, float] = {}
+        if len(nodes) == 1:
+            return slowest, longest, busy
+        fewest = len(group.ranks) // len(nodes)
         for a, b in zip(nodes, nodes[1:] + nodes[:1], strict=True):
             pair, latency, shares = self._hop(group.network, a, b)
             slowest = max(slowest, pair / max(1, fewest), *shares.values())
@@ -168,6 +181,15 @@ class NetworkCost:
             for key, each in shares.items():
                 busy[key] = busy.get(key, 0.0) + each
         return slowest, longest, busy
+
+
+    def _inside(self, node: Node) -> tuple[float, float]:
+        """Return seconds a byte between two ranks of a node, and those of a step of a ring over them.
+
+        A message is a launch of its own, the step of a ring of NCCL is not: its kernel goes round by itself.
+        """
+        seconds_a_byte, latency, _ = self._hop(LOCAL, node, node)
+        return seconds_a_byte, latency if self.machine.uses_gloo else min(latency, RING_STEP_SECONDS)
 
 
 def occupied(parts: Iterable[Mapping[Resource, float]]) -> dict[Resource, float]:
