@@ -14,12 +14,21 @@ from pathlib import Path
 from statistics import mean, median
 
 from benchmarks import holmes_paper
-from benchmarks.published import Row, fixes_launches, gpt, korthikanti, llama_3, sc21, vtrain_multi, vtrain_single
-from holmes_hpc.architecture.activations import unfused_gpt_layer_bytes
+from benchmarks.published import (
+    Row,
+    fixes_launches,
+    gpt,
+    korthikanti,
+    llama_3,
+    sc21,
+    unfused_gpt_layer_bytes,
+    vtrain_multi,
+    vtrain_single,
+)
+from benchmarks.trainers import MEGATRON_2022
 from holmes_hpc.planner.cost import gpu_constants
+from holmes_hpc.planner.cost.gpu_constants import network_share
 from holmes_hpc.planner.cost.memory_parts import activation_parts
-from holmes_hpc.planner.cost.regular import regular_step
-from holmes_hpc.planner.cost.software import MEGATRON_2022
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
 BARS = {"Megatron-LM, SC'21": (6.0, None), "vTrain, many nodes": (7.0, 3.0), "vTrain, one node": (9.0, None)}
@@ -71,7 +80,7 @@ def sc21_rows() -> str:
     for row in sc21():
         band = [row.with_micro_batch(size).error_percent for size in (1, 2, 4)]
         lines.append((row.name, row.run.tensor, row.run.pipeline, row.run.data, f"{row.seconds:.2f}",
-                      f"{regular_step(row.run).total:.2f}", *(f"{error:+.1f}" for error in band)))
+                      f"{row.run.seconds:.2f}", *(f"{error:+.1f}" for error in band)))
     means = [mean(abs(row.with_micro_batch(size).error_percent) for row in sc21()) for size in (1, 2, 4)]
     lines.append(("mean absolute", "", "", "", "", "", *(f"{error:.1f}" for error in means)))
     return table(("model", "tensor", "pipeline", "data", "published s", "predicted s", "error % at micro-batch 1", "2",
@@ -81,7 +90,7 @@ def sc21_rows() -> str:
 def fitted_rows() -> str:
     """Return what remains on the rows that fixed the constants."""
     lines = [(row.name, row.run.tensor, row.run.pipeline, f"{row.seconds:.2f}",
-              f"{regular_step(row.run).total:.2f}", f"{row.error_percent:+.1f}") for row in korthikanti()]
+              f"{row.run.seconds:.2f}", f"{row.error_percent:+.1f}") for row in korthikanti()]
     return table(("model, recomputation", "tensor", "pipeline", "published s", "model s", "residual %"), lines)
 
 
@@ -95,7 +104,7 @@ def worst_multi_rows() -> str:
     """Return the rows with the largest errors."""
     worst = sorted(vtrain_multi(), key=lambda row: -abs(row.error_percent))[:10]
     return table(("row", "measured s", "predicted s", "error %"),
-                 [(row.name, f"{row.seconds:.2f}", f"{regular_step(row.run).total:.2f}", f"{row.error_percent:+.0f}")
+                 [(row.name, f"{row.seconds:.2f}", f"{row.run.seconds:.2f}", f"{row.error_percent:+.0f}")
                   for row in worst])
 
 
@@ -121,7 +130,7 @@ def h100_rows() -> str:
     lines = []
     for chunks in (1, 8):
         for run, published in llama_3(chunks):
-            seconds = regular_step(run).total * run.gpus * 1e12
+            seconds = run.seconds * run.gpus * 1e12
             weights = 6 * run.architecture.parameter_count() * run.architecture.sequence_length
             counts = (weights, run.architecture.model_flops_per_sample())
             found = [f"{run.global_batch * flops / seconds:.0f}" for flops in counts]
@@ -163,9 +172,10 @@ def holmes_calibration() -> str:
     found = holmes_paper.calibrate()
     return table(("constant", "value"), [
         ("time of the GPU, relative to the A100's constants", f"{found.compute_scale:.2f}"),
-        ("InfiniBand of a node", f"{8 * found.infiniband / 1e9:.0f} Gb/s"),
-        ("RoCE of a node", f"{8 * found.roce / 1e9:.0f} Gb/s"),
-        ("Ethernet of a node, not calibrated", f"{8 * holmes_paper.ETHERNET / 1e9:.1f} Gb/s")])
+        ("InfiniBand of a node, in large messages", f"{network_share('ib') * found.infiniband:.0f} Gb/s"),
+        ("RoCE of a node, in large messages", f"{network_share('roce') * found.roce:.0f} Gb/s"),
+        ("Ethernet of a node, in large messages, not calibrated",
+         f"{network_share('ethernet') * holmes_paper.ETHERNET_GBPS:.1f} Gb/s")])
 
 
 def holmes_frameworks() -> str:

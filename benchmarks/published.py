@@ -1,4 +1,4 @@
-"""The published measurements in `tests/data/measured`, as runs that the cost model prices."""
+"""The published measurements in `tests/data/measured`, as runs that the planner prices."""
 
 from __future__ import annotations
 
@@ -7,25 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.runs import Run
+from benchmarks.trainers import MEGATRON_2021, MEGATRON_2022, MEGATRON_DEEPSPEED, MEGATRON_LLAMA
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.cluster.gpus import gpu
-from holmes_hpc.planner.cost.regular import RegularRun, regular_step
-from holmes_hpc.planner.cost.software import (
-    MEGATRON_2021,
-    MEGATRON_2022,
-    MEGATRON_DEEPSPEED,
-    MEGATRON_LLAMA,
-    Software,
-)
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "data" / "measured"
 VOCABULARY = 51200
-SELENE_NODE = 200e9
-"""byte/s: eight HDR InfiniBand NICs a node, one for each GPU (Narayanan et al. 2021)."""
-H100_NODE = 400e9
-"""byte/s: eight NICs of 400 Gb/s a node."""
-VTRAIN_NODE = 100e9
-"""byte/s: 800 Gb/s a node (vTrain's published configurations)."""
+SELENE_NODE = ("hdr200", 8)
+"""One HDR InfiniBand NIC for each GPU (Narayanan et al. 2021)."""
+H100_NODE = ("ndr400", 8)
+VTRAIN_NODE = ("hdr200", 4)
+"""800 Gb/s a node (vTrain's published configurations)."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +25,14 @@ class Row:
     """A published step: the run and its measured seconds. `blank`: what was not published and taken as 1."""
 
     name: str
-    run: RegularRun
+    run: Run
     seconds: float
     blank: tuple[str, ...] = ()
 
     @property
     def error_percent(self) -> float:
         """How far the prediction is above the measurement, in percent of it."""
-        return 100 * (regular_step(self.run).total / self.seconds - 1)
+        return 100 * (self.run.seconds / self.seconds - 1)
 
     def with_micro_batch(self, size: int) -> Row:
         """Return the row with another micro-batch."""
@@ -58,12 +50,12 @@ def gpt(hidden: int, layers: int, heads: int, length: int, vocabulary: int = VOC
 
 def korthikanti() -> list[Row]:
     """Return the rows of Korthikanti et al. 2022, Table 5; constants were fitted on them."""
-    return [row for row in _training() if row.run.software is MEGATRON_2022]
+    return list(_training("Korthikanti"))
 
 
 def sc21() -> list[Row]:
     """Return the rows of Narayanan et al. 2021, Table 1."""
-    return [row for row in _training() if row.run.software is MEGATRON_2021]
+    return list(_training("SC21"))
 
 
 def vtrain_multi() -> list[Row]:
@@ -87,18 +79,19 @@ def _read(name: str) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
-def _training() -> Iterator[Row]:
+def _training(source: str) -> Iterator[Row]:
+    software = {"Korthikanti": MEGATRON_2022, "SC21": MEGATRON_2021}[source]
     for line in _read("megatron.csv"):
+        if line["source"] != source:
+            continue
         hidden, layers, length = int(line["hidden"]), int(line["layers"]), int(line["sequence"])
         batch, gpus = int(line["global_batch"]), int(line["gpus"])
         architecture = gpt(hidden, layers, int(line["heads"]), length, int(line["vocabulary"]))
         blank = tuple(name for name in ("micro_batch", "chunks") if not line[name])
-        korthikanti_row = line["source"] == "Korthikanti"
-        run = RegularRun(
-            architecture, gpu("a100-80g"), batch, int(line["micro_batch"] or 1), int(line["tensor"]),
+        run = Run(
+            architecture, "a100-80g", batch, int(line["micro_batch"] or 1), int(line["tensor"]),
             int(line["pipeline"]), int(line["data"]), int(line["chunks"] or 1), line["recompute"],
-            line["sequence_parallel"] == "yes", software=MEGATRON_2022 if korthikanti_row else MEGATRON_2021,
-            node_bytes_per_second=SELENE_NODE)
+            line["sequence_parallel"] == "yes", "float16", software, *SELENE_NODE)
         seconds = (float(line["seconds"]) if line["seconds"]
                    else published_flops(architecture, batch) / (float(line["tflops_per_gpu"]) * 1e12 * gpus))
         yield Row(line["name"], run, seconds, blank)
@@ -111,24 +104,46 @@ def published_flops(architecture: Architecture, batch: int) -> float:
                                                        + architecture.vocab_size / (16 * layers * hidden))
 
 
-def llama_3(chunks: int) -> list[tuple[RegularRun, float]]:
-    """Return Llama 3 405B's published runs on H100 and their TFLOP/s a GPU, at an interleaving that is not stated."""
+def unfused_gpt_layer_bytes(architecture: Architecture, samples: int, *, tensor: int = 1,
+                            sequence_parallel: bool = False) -> float:
+    """Return the bytes that a GPT layer keeps on each rank at 16 bit, with dropout and an unfused core.
+
+    s b h (34 + 5 a s / h) on one rank; tensor parallelism divides all but 10 s b h of it, and sequence
+    parallelism those too (Korthikanti et al. 2022, equations 1, 2 and 4).
+    """
+    tokens_hidden = samples * architecture.sequence_length * architecture.hidden_size
+    scores = 5 * architecture.num_heads * architecture.sequence_length / architecture.hidden_size
+    if sequence_parallel:
+        return tokens_hidden * (34 + scores) / tensor
+    return tokens_hidden * (10 + (24 + scores) / tensor)
+
+
+def llama_3(chunks: int) -> list[tuple[Run, float]]:
+    """Return Llama 3 405B's published runs on H100 and their TFLOP/s a GPU, at an interleaving that is not stated.
+
+    Its first and last stage have a layer less than the others, for the embedding and the head.
+    """
     model = replace(gpt(16384, 126, 128, 8192, 128256), num_kv_heads=8, ffn_hidden_size=53248, activation="swiglu",
                     bias=False, normalization="rmsnorm", position_embedding="rotary", tied_embeddings=False)
-    return [(RegularRun(model, gpu("h100"), int(line["global_batch"]), int(line["micro_batch"]), int(line["tensor"]),
-                        int(line["pipeline"]), int(line["data"]), chunks, sequence_parallel=True, precision="bfloat16",
-                        software=MEGATRON_LLAMA, node_bytes_per_second=H100_NODE), float(line["tflops_per_gpu"]))
+    return [(Run(model, "h100", int(line["global_batch"]), int(line["micro_batch"]), int(line["tensor"]),
+                 int(line["pipeline"]), int(line["data"]), chunks, "none", True, "bfloat16", MEGATRON_LLAMA, *H100_NODE,
+                 stage_layers=_fewer_at_the_ends(model.num_layers, int(line["pipeline"]) * chunks)),
+             float(line["tflops_per_gpu"]))
             for line in _read("llama3.csv")]
 
 
-def _vtrain(name: str, software: Software = MEGATRON_DEEPSPEED) -> Iterator[Row]:
+def _fewer_at_the_ends(layers: int, stages: int) -> tuple[int, ...]:
+    each = (layers + 2) // stages
+    return (each - 1, *(each,) * (stages - 2), each - 1)
+
+
+def _vtrain(name: str) -> Iterator[Row]:
     for line in _read(name):
         number = {key: int(value) for key, value in line.items() if key != "milliseconds"}
         architecture = gpt(number["hidden"], number["layers"], number["heads"], number["sequence"])
-        run = RegularRun(
-            architecture, gpu("a100-80g"), number["global_batch"], number["micro_batch"], number["tensor"],
-            number["pipeline"], number["data"], recompute="full", software=software,
-            node_bytes_per_second=VTRAIN_NODE)
+        run = Run(
+            architecture, "a100-80g", number["global_batch"], number["micro_batch"], number["tensor"],
+            number["pipeline"], number["data"], 1, "full", False, "float16", MEGATRON_DEEPSPEED, *VTRAIN_NODE)
         label = " ".join(f"{key}{number[word]}" for key, word in (
             ("h", "hidden"), ("l", "layers"), ("t", "tensor"), ("d", "data"), ("p", "pipeline"), ("b", "micro_batch"),
             ("B", "global_batch")))

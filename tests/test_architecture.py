@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from benchmarks.published import unfused_gpt_layer_bytes
 from holmes_hpc import resources
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.architecture.activations import unfused_gpt_layer_bytes
 from holmes_hpc.config.schema import Model
 from holmes_hpc.errors import ConfigurationError
 

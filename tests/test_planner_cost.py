@@ -1,4 +1,4 @@
-"""The parts of the cost model: products, layers, collectives, regular steps, memory by parts."""
+"""The parts of the cost model: products, layers, collectives, other trainers, memory by parts."""
 
 import dataclasses
 import time
@@ -6,6 +6,9 @@ import time
 import pytest
 
 from benchmarks.published import gpt
+from benchmarks.runs import Run, machine_of, predicted_seconds
+from benchmarks.trainers import MEGATRON_2021, MEGATRON_2022
+from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import Machine, read_cluster
 from holmes_hpc.cluster.gpus import GPUS, gpu
 from holmes_hpc.config.compose import compose
@@ -16,10 +19,11 @@ from holmes_hpc.planner.cost.gpu_constants import CONSTANTS
 from holmes_hpc.planner.cost.layer import layer_products, layer_seconds
 from holmes_hpc.planner.cost.matrix import product_seconds
 from holmes_hpc.planner.cost.micro_batch import MicroBatch
+from holmes_hpc.planner.cost.network import NetworkCost
 from holmes_hpc.planner.cost.rank_memory import memory_per_rank, peaking_rank
-from holmes_hpc.planner.cost.regular import RegularRun, regular_step
-from holmes_hpc.planner.cost.software import ENGINE, MEGATRON_2021, MEGATRON_2022
 from holmes_hpc.planner.cost.stages import ComputeCost
+from holmes_hpc.planner.simulation.prices import compute_cost
+from holmes_hpc.planner.software import ENGINE
 from holmes_hpc.values import Pipeline, Stage
 
 A100 = gpu("a100-80g")
@@ -113,50 +117,85 @@ def test_rings():
     assert gather_seconds(ring, 4, 1e9) == pytest.approx(0.75e9 / 100e9 + 10e-6 + 3e-6)
 
 
-def test_vtrains_table_of_collectives_inside_a_node():
-    """All-reduce over A100 that vTrain's authors publish: 44, 51, 93 us at 1 MB; 229 GB/s of bus at 1 GB on 8."""
-    for ranks, microseconds in ((2, 44), (4, 51), (8, 93)):
-        assert all_reduce_seconds(Ring(228e9), ranks, 1e6) == pytest.approx(microseconds * 1e-6, rel=0.3)
-    assert 2 * 7 / 8 * 1e9 / all_reduce_seconds(Ring(228e9), 8, 1e9) == pytest.approx(229e9, rel=0.02)
-
-
 def test_the_head_costs_more_than_a_small_models_layer_and_the_embedding_less():
     small = work(SMALL)
     layer, head, embedding = layer_seconds(small), head_seconds(small), embedding_seconds(small)
     assert head.forward > layer.forward > embedding.forward
 
 
-def regular(**changes):
-    run = RegularRun(GPT_3, A100, 64, 1, tensor=8, pipeline=8, recompute="full", software=MEGATRON_2022)
+def published(**changes):
+    run = Run(GPT_3, "a100-80g", 64, 1, tensor=8, pipeline=8, recompute="full", software=MEGATRON_2022)
     return dataclasses.replace(run, **changes)
 
 
 def test_chunks_divide_the_bubble():
-    hopless = dataclasses.replace(MEGATRON_2022, blocking_transfers=False)
-    once, thrice = (regular_step(regular(chunks=chunks, software=hopless)).pipelines for chunks in (1, 3))
-    stage = regular_step(regular(global_batch=65, software=hopless)).pipelines - once
+    free = dataclasses.replace(MEGATRON_2022, blocking_transfers=False)
+    once, thrice = (published(chunks=chunks, software=free).seconds for chunks in (1, 3))
+    stage = (published(global_batch=72, software=free).seconds - once) / 8
     assert once - thrice == pytest.approx(7 * stage * 2 / 3, rel=0.05)
 
 
-def test_gradients_of_a_slower_stage_decide():
-    fast, slow = 200e9, 20e9
-    both = regular(data=8, node_bytes_per_second=(fast,) * 7 + (slow,))
-    assert regular_step(both).gradient_sums == pytest.approx(
-        regular_step(regular(data=8, node_bytes_per_second=slow)).gradient_sums, rel=0.25)
-    assert regular_step(both).gradient_sums > 5 * regular_step(regular(data=8)).gradient_sums
+def test_transfers_that_block_cost_their_time_and_whole_ones_more():
+    split, whole, free = (published(software=dataclasses.replace(MEGATRON_2022, **counts)).seconds for counts in (
+        {}, {"split_transfers": False}, {"blocking_transfers": False}))
+    sent = 2048 * 12288 * 2 / (25e9 * 0.8)
+    # The last stage is the slowest, and sends once for each micro-batch.
+    assert split - free == pytest.approx(64 * sent / 8, rel=0.05)
+    assert whole - split > 64 * sent * 7 / 8
+
+
+def test_gradients_are_summed_in_the_bytes_of_the_trainer():
+    """The sums of 8 pipelines stand alone at the end of the step, over NICs that are then all busy."""
+    half, full, none = (
+        published(data=data, global_batch=64 * data, software=dataclasses.replace(MEGATRON_2022, gradient_bytes=size)
+                  ).seconds for data, size in ((8, 2), (8, 4), (1, 2)))
+    summed = 2 * 7 / 8 * GPT_3.parameter_count() / 64 / (25e9 * 0.8)
+    assert full - half == pytest.approx(2 * summed, rel=0.25)
+    assert half - none > 2 * summed
+
+
+def test_the_trainer_of_a_task_prices_its_compute_optimizer_and_memory():
+    machine = machine_of("a100-80g", 8, "hdr200", 8)
+    ours, theirs = (compute_cost(Run(GPT_3, "a100-80g", 8, 1, tensor=8, software=software).task(machine))
+                    for software in (ENGINE, MEGATRON_2022))
+    node, units = machine.cluster.nodes[0], ("layers.0",)
+    assert ours.directions(node, units, 1, 8) != theirs.directions(node, units, 1, 8)
+    assert theirs.optimizer_seconds(node, 1e9) / ours.optimizer_seconds(node, 1e9) == pytest.approx(48 / 50)
+    assert ours.state_bytes == (6, 4, 8)
+    assert theirs.state_bytes == (6, 2, 8)
+    assert theirs.activation_bytes(units, 1, 8) > 2 * ours.activation_bytes(units, 1, 8)
+
+
+def test_a_ring_inside_a_node_takes_what_is_measured_there():
+    """All-reduce over A100 that vTrain's authors publish: 44, 51, 93 us at 1 MB; 229 GB/s of bus at 1 GB on 8."""
+    network = NetworkCost(machine_of("a100-80g", 8, "hdr200", 8))
+    for ranks, microseconds in ((2, 44), (4, 51), (8, 93)):
+        ring = network.tensor_ring(tuple(range(ranks)))
+        assert all_reduce_seconds(ring, ranks, 1e6) == pytest.approx(microseconds * 1e-6, rel=0.3)
+    assert 2 * 7 / 8 * 1e9 / all_reduce_seconds(ring, 8, 1e9) == pytest.approx(229e9, rel=0.02)
+
+
+def test_a_ring_over_nodes_uses_all_their_nics_and_the_links_inside():
+    fast, slow, pcie = (NetworkCost(machine_of(gpu, 16, nic, nics)).tensor_ring(tuple(range(16)))
+                        for gpu, nic, nics in (("a100-80g", "hdr200", 4), ("a100-80g", "hdr200", 1),
+                                               ("a40", "hdr200", 8)))
+    assert fast.bytes_per_second == pytest.approx(0.8 * 4 * 25e9)
+    assert slow.bytes_per_second == pytest.approx(0.8 * 25e9)
+    assert pcie.bytes_per_second == pytest.approx(0.6 * GPUS["a40"].intra_node_gb_per_second * 1e9)
 
 
 @pytest.mark.parametrize(("pipeline", "tensor"), [(1, 1), (2, 1), (4, 1), (2, 2)])
-def test_the_simulator_and_the_closed_form_agree(pipeline, tensor):
+def test_a_published_run_is_priced_as_plans_are(pipeline, tensor):
+    """The same layout of our engine has the very figure that `plan` gives it."""
     config = compose(["+cluster=ib", "model=gpt_1_7b", "parallel=megatron", f"parallel.pipeline={pipeline}",
                       f"parallel.tensor={tensor}", "parallel.micro_batch_size=2", "train.global_batch_size=128",
-                      "train.precision=bfloat16", "parallel.overlap_grad_reduce=false",
-                      "parallel.overlap_param_gather=false", "optimizer.sharded=false"])
+                      "train.precision=bfloat16", "optimizer.sharded=false", "parallel.schedule=1f1b",
+                      "parallel.layer_split=uniform", "parallel.warmup_extra=0", "parallel.turns=false"])
     made = plan(config, mode="slurm")
-    model = gpt(2304, 24, 24, 2048)
-    run = RegularRun(model, A100, 128, 2, tensor, pipeline, 8 // tensor // pipeline, precision="bfloat16",
-                     gpus_per_node=2, node_bytes_per_second=25e9)
-    assert made.predicted.step_seconds == pytest.approx(regular_step(run).total, rel=0.03)
+    run = Run(Architecture.from_config(config.model), "a100-80g", 128, 2, tensor, pipeline, 8 // tensor // pipeline,
+              precision="bfloat16")
+    machine = Machine.described(read_cluster(config.cluster))
+    assert made.predicted.step_seconds == predicted_seconds(run, machine, made.synchronization)
 
 
 def test_a_layer_is_priced_once():

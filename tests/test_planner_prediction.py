@@ -121,7 +121,7 @@ def test_what_is_overlapped_is_hidden() -> None:
 
 def test_buckets_divide_traffic_and_follow_the_backward() -> None:
     task, layout = mixed_layout(4, 1, depth=1)
-    made = Buckets(task.architecture, layout.pipelines, layout.groups, NetworkCost(task.machine), Exchange(), 2)
+    made = Buckets(task.architecture, layout.pipelines, layout.groups, NetworkCost(task.machine), Exchange(), 2, 4)
     reduction = max(layout.reductions, key=lambda each: len(each.owns))
     buckets = made.reduced(reduction)
     assert len(buckets) == 34

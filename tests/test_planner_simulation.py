@@ -207,3 +207,20 @@ def test_a_schedule_that_cannot_run_is_an_error() -> None:
     compute = {(kind, 0, s): 1.0 for s in range(2) for kind in SECONDS}
     with pytest.raises(ValueError, match="rank 1 waits for ever at RA0.1.0@0"):
         simulate(lost, (), Prices(compute, {}, (), {0: 0.0, 1: 0.0}))
+
+
+@pytest.mark.parametrize("busy", [{}, {("node/0", "out ib"): 0.5}])
+def test_a_blocking_send_holds_its_rank_until_it_has_moved(busy: dict[tuple[str, str], float]) -> None:
+    """A rank computes for a second, sends for half a second, and computes again; the latency is the receiver's."""
+    forwards = [Action(ActionKind.FORWARD, 0, 0, microbatch) for microbatch in range(2)]
+    schedule = Schedule("1f1b", {
+        0: (forwards[0], Action(ActionKind.SEND_ACTIVATION, 0, 0, 0, 1), forwards[1]),
+        1: (Action(ActionKind.RECEIVE_ACTIVATION, 0, 1, 0, 0), Action(ActionKind.FORWARD, 0, 1, 0))})
+    compute = {(ActionKind.FORWARD, 0, 0): 1.0, (ActionKind.FORWARD, 0, 1): 0.125}
+    messages = {(0, 1): Traffic(0.5, 0.25, busy)}
+    ends = {}
+    for blocking in (False, True):
+        prices = Prices(compute, messages, (), {0: 0.0, 1: 0.0}, blocking_sends=blocking)
+        records = simulate(schedule, (), prices, trace=True).records
+        ends[blocking] = [max(end for rank, _, _, end in records if rank == each) for each in (0, 1)]
+    assert ends == {False: [2.0, 1.875], True: [2.5, 1.875]}

@@ -41,17 +41,3 @@ def kept_bytes(architecture: Dimensions, unit: str, samples: int, element_bytes:
         "attention_core": line * (2 * hidden + 2 * kv) + log_sums,
         "feed_forward": line * ffn * (4 if architecture.gated else 2),
     }
-
-
-def unfused_gpt_layer_bytes(architecture: Dimensions, samples: int, *, tensor: int = 1,
-                            sequence_parallel: bool = False) -> float:
-    """Return the bytes that a GPT layer keeps on each rank at 16 bit, with dropout and an unfused core.
-
-    s b h (34 + 5 a s / h) on one rank; tensor parallelism divides all but 10 s b h of it, and sequence
-    parallelism those too (Korthikanti et al. 2022, equations 1, 2 and 4).
-    """
-    tokens_hidden = samples * architecture.sequence_length * architecture.hidden_size
-    scores = 5 * architecture.num_heads * architecture.sequence_length / architecture.hidden_size
-    if sequence_parallel:
-        return tokens_hidden * (34 + scores) / tensor
-    return tokens_hidden * (10 + (24 + scores) / tensor)

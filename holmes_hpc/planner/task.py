@@ -13,6 +13,8 @@ from holmes_hpc.cluster import ClusterDescription, Machine, read_cluster
 from holmes_hpc.config.rules import LAYER_SPLITS
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
 from holmes_hpc.planner.known import KnownLayouts, KnownPrices, KnownVariants
+from holmes_hpc.planner.software import ENGINE as OUR_SOFTWARE
+from holmes_hpc.planner.software import Software
 from holmes_hpc.values import Synchronization
 from holmes_hpc.values.capabilities import ENGINE
 from holmes_hpc.values.schedule_kinds import AUTO, ScheduleKind, compared_schedules, schedule_kind
@@ -125,6 +127,7 @@ class PlanSettings:
 class Task:
     """Everything that a strategy is told, with what was worked out of it before.
 
+    `software` is what will train: this project's engine, or another trainer as a value of its counts.
     A changed copy (`dataclasses.replace`) begins anew, but for the prices where its machine is the same.
     """
 
@@ -132,6 +135,7 @@ class Task:
     architecture: Architecture
     cluster: ClusterDescription
     machine: Machine
+    software: Software = OUR_SOFTWARE
     prices: KnownPrices = field(default_factory=KnownPrices, compare=False, repr=False)
     layouts: KnownLayouts = field(init=False, default_factory=KnownLayouts, compare=False, repr=False)
     variants: KnownVariants = field(init=False, default_factory=KnownVariants, compare=False, repr=False)

@@ -37,8 +37,8 @@ class GpuConstants:
 
 _A100 = GpuConstants(
     processors=108,        # NVIDIA A100 white paper
-    matrix_share=0.848,    # fitted: Korthikanti et al.
-    ramp=370.0,            # fitted: Korthikanti et al.
+    matrix_share=0.829,    # fitted: Korthikanti et al.
+    ramp=306.0,            # fitted: Korthikanti et al.
     memory_share=0.87,     # stream benchmarks on A100 80 GB: 1.75 to 1.8 of 2.04 TB/s
     attention_share=0.55,  # FlashAttention-2 (Dao 2023), figures for A100, forward and backward, causal
     ring_share=0.76,       # all-reduce of 1 GB over 8 A100: 228 GB/s of 300 (NCCL tests; vTrain's table: 229)
@@ -99,7 +99,7 @@ SPLITS = (1, 2, 4, 8)
 """Parts of the inner size that separate processors may sum; the parts are then added in float32."""
 SHORTEST_SPLIT = 512
 
-LAUNCH_SECONDS = 56.3e-6
+LAUNCH_SECONDS = 56.4e-6
 """CPU time of Python and the launch for each kernel. Fitted: see above."""
 COLLECTIVE_LAUNCH_SECONDS = 25e-6
 """From the launch of a collective to its first byte: an empty all-reduce in NCCL's own tests."""

@@ -8,7 +8,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster.gpus import Gpu
 from holmes_hpc.planner.cost.cpu import CPU, ELEMENT_SHARE
 from holmes_hpc.planner.cost.gpu_constants import CONSTANTS
-from holmes_hpc.planner.cost.software import ENGINE, Software
+from holmes_hpc.planner.software import ENGINE, Software
 
 GIB = 2.0**30
 _CPU_FIXED_GIB = 0.25
@@ -17,12 +17,12 @@ _FLOAT32_BYTES = 4
 _SPLIT_PARTS = ("attention_core", "feed_forward", "logits", "log_probabilities")
 
 
-def state_bytes(precision: str, optimizer: str) -> tuple[int, int, int]:
+def state_bytes(precision: str, optimizer: str, software: Software = ENGINE) -> tuple[int, int, int]:
     """Return bytes for each parameter: of the parameter (at 16 bit with its float32 copy), gradient, moments.
 
-    Gradients lie in flat float32 buffers, which are also the buckets that ranks sum.
+    Gradients lie in flat buffers, of float32 in our engine, which are also the buckets that ranks sum.
     """
-    return 4 if precision == "float32" else 6, 4, 8 if optimizer == "adamw" else 4
+    return 4 if precision == "float32" else 6, software.gradient_bytes, 8 if optimizer == "adamw" else 4
 
 
 def optimizer_seconds(gpu: Gpu, precision: str, optimizer: str, parameters: float, software: Software = ENGINE
@@ -58,7 +58,7 @@ def activation_parts(architecture: Architecture, unit: str, samples: int, *, ten
         whole = architecture.boundary_bytes(samples, element_bytes)
         return {"input": whole / (tensor if sequence_parallel else 1)}
     if not software.fused_attention:
-        return _megatron_parts(architecture, unit, samples, tensor, element_bytes, recompute, sequence_parallel)
+        return _unfused_parts(architecture, unit, samples, tensor, element_bytes, recompute, sequence_parallel)
     parts: dict[str, float] = dict(architecture.activation_bytes_by_part(unit, samples, element_bytes))
     if layer and recompute == "selective":
         # Its inputs and its output stay; only the float32 log-sums go.
@@ -67,9 +67,9 @@ def activation_parts(architecture: Architecture, unit: str, samples: int, *, ten
             for name, size in parts.items()}
 
 
-def _megatron_parts(architecture: Architecture, unit: str, samples: int, tensor: int, element_bytes: int,
+def _unfused_parts(architecture: Architecture, unit: str, samples: int, tensor: int, element_bytes: int,
                     recompute: str, sequence_parallel: bool) -> dict[str, float]:
-    """Return what Megatron-LM with dropout and an unfused core keeps; masks take a byte for each element."""
+    """Return what software with an unfused core and dropout keeps; masks take a byte for each element."""
     tokens, hidden = samples * architecture.sequence_length, architecture.hidden_size
     kv, ffn, e = architecture.kv_size, architecture.ffn_hidden_size, element_bytes
     whole = tokens / (tensor if sequence_parallel else 1)

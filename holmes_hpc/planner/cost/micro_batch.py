@@ -9,7 +9,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster.gpus import Gpu
 from holmes_hpc.planner.cost.gpu_constants import constants
 from holmes_hpc.planner.cost.matrix import Device
-from holmes_hpc.planner.cost.software import ENGINE, Software
+from holmes_hpc.planner.software import ENGINE, Software
 
 ELEMENT_BYTES = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2}
 

@@ -19,6 +19,7 @@ from holmes_hpc.planner.cost.memory_parts import (
     state_bytes,
 )
 from holmes_hpc.planner.cost.micro_batch import ELEMENT_BYTES, MicroBatch
+from holmes_hpc.planner.software import ENGINE, Software
 
 GIB = 2.0**30
 _Stage = tuple[Hashable, ...]
@@ -38,6 +39,7 @@ class ComputeCost:
     optimizer: str
     recompute: str = "none"
     sequence_parallel: bool = False
+    software: Software = ENGINE
     priced_directions: dict[_Stage, Directions] = field(default_factory=dict, init=False, compare=False, repr=False)
     counted_parameters: dict[_Stage, float] = field(default_factory=dict, init=False, compare=False, repr=False)
     counted_activations: dict[_Stage, float] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -51,7 +53,7 @@ class ComputeCost:
     @property
     def state_bytes(self) -> tuple[int, int, int]:
         """Bytes for each parameter: of parameters (with a float32 copy at 16 bit), gradients, optimizer moments."""
-        return state_bytes(self.precision, self.optimizer)
+        return state_bytes(self.precision, self.optimizer, self.software)
 
     def micro_batch(self, node: Node, samples: int, tensor: int = 1) -> MicroBatch:
         """Return what one GPU of a node computes for a micro-batch of `samples` samples.
@@ -60,7 +62,7 @@ class ComputeCost:
         """
         self.machine.tflops(node, self.precision)
         return MicroBatch(self.architecture, self.machine.gpu(node), samples, tensor, self.precision, self.recompute,
-                          self.sequence_parallel)
+                          self.sequence_parallel, self.software)
 
     def directions(self, node: Node, units: tuple[str, ...], samples: int, tensor: int = 1,
                    ring: Ring | None = None) -> Directions:
@@ -74,7 +76,7 @@ class ComputeCost:
 
     def optimizer_seconds(self, node: Node, parameters: float) -> float:
         """Return the time of one optimizer step over the parameters that a rank updates."""
-        return optimizer_seconds(self.machine.gpu(node), self.precision, self.optimizer, parameters)
+        return optimizer_seconds(self.machine.gpu(node), self.precision, self.optimizer, parameters, self.software)
 
     def parameter_count(self, units: tuple[str, ...], tensor: int = 1) -> float:
         """Return the parameters that one of `tensor` ranks holds of the units."""
@@ -91,7 +93,8 @@ class ComputeCost:
         stage = units, samples, tensor
         if stage not in self.counted_activations:
             layers, others = _summary(units)
-            key = (self.architecture, samples, tensor, self.element_bytes, self.recompute, self.sequence_parallel)
+            key = (self.architecture, samples, tensor, self.element_bytes, self.recompute, self.sequence_parallel,
+                   self.software)
             kept = sum(_kept_bytes(unit, *key) for unit in others)
             kept += layers * _kept_bytes("layers.0", *key) if layers else 0.0
             self.counted_activations[stage] = kept
@@ -103,7 +106,7 @@ class ComputeCost:
         if stage not in self.counted_workspaces:
             layers, others = _summary(units)
             key = (self.architecture, samples, tensor, self.element_bytes)
-            again = _kept_bytes("layers.0", *key, "none", self.sequence_parallel) if layers else 0.0
+            again = _kept_bytes("layers.0", *key, "none", self.sequence_parallel, self.software) if layers else 0.0
             logits = 4.0 * samples * self.architecture.sequence_length * self.architecture.vocab_size / tensor
             self.counted_workspaces[stage] = max(again if self.recompute == "full" else 0.0,
                                                  logits if "head" in others else 0.0)
@@ -116,9 +119,9 @@ class ComputeCost:
 
 @functools.lru_cache(maxsize=65536)
 def _kept_bytes(unit: str, architecture: Architecture, samples: int, tensor: int, element_bytes: int, recompute: str,
-                sequence_parallel: bool) -> float:
+                sequence_parallel: bool, software: Software) -> float:
     return sum(activation_parts(architecture, unit, samples, tensor=tensor, element_bytes=element_bytes,
-                                recompute=recompute, sequence_parallel=sequence_parallel).values())
+                                recompute=recompute, sequence_parallel=sequence_parallel, software=software).values())
 
 
 def _summary(units: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:

@@ -19,7 +19,8 @@ from holmes_hpc.values import Group, Pipeline, Reduction
 from holmes_hpc.values.buckets import bucket_cuts
 from holmes_hpc.values.owned import Owned
 
-_GRADIENT_BYTES = 4
+_BUCKET_ELEMENT_BYTES = 4
+"""A bucket is as large as its setting says in float32, whatever its gradients are summed in."""
 _MOST_BUCKETS = 34
 """Buckets of a reduction that are simulated; of more, those of one size are taken together (the last three are not)."""
 
@@ -28,9 +29,9 @@ class Buckets:
     """Makes the buckets of the reductions of one layout."""
 
     def __init__(self, architecture: Architecture, pipelines: Sequence[Pipeline], groups: Sequence[Group],
-                 network: NetworkCost, overlap: Overlap, element_bytes: int) -> None:
+                 network: NetworkCost, overlap: Overlap, element_bytes: int, gradient_bytes: int) -> None:
         self.architecture, self.groups, self.network = architecture, groups, network
-        self.overlap, self.element_bytes = overlap, element_bytes
+        self.overlap, self.element_bytes, self.gradient_bytes = overlap, element_bytes, gradient_bytes
         self.ranks = {(p, s): stage.ranks for p, pipeline in enumerate(pipelines)
                       for s, stage in enumerate(pipeline.stages)}
         self.places: dict[tuple[int, ...], list[Place]] = {}
@@ -39,7 +40,7 @@ class Buckets:
 
     def reduced(self, reduction: Reduction) -> tuple[Bucket, ...]:
         """Return the buckets of gradients, in the order in which a backward finishes them."""
-        size = _GRADIENT_BYTES * element_count(self.architecture, reduction.owns)
+        size = self.gradient_bytes * element_count(self.architecture, reduction.owns)
         whole = (self.network.shard_sum(reduction, self.groups, size) if self.divides(reduction)
                  else self.network.reduction(reduction, self.groups, size))
         return tuple(Bucket(traffic, self._ready(reduction, units))
@@ -62,7 +63,7 @@ class Buckets:
         for entry in reversed(reduction.owns):
             total += element_count(self.architecture, (entry,))
             ends.append((Owned.parse(entry).unit, total))
-        size = max(round(self.overlap.bucket_mib * 2**20 / _GRADIENT_BYTES), -(-total // (_MOST_BUCKETS - 2)), 1)
+        size = max(round(self.overlap.bucket_mib * 2**20 / _BUCKET_ELEMENT_BYTES), -(-total // (_MOST_BUCKETS - 2)), 1)
         starts = [0, *(each for _, each in ends)]
         cut = []
         for begin, end in pairwise(bucket_cuts(total, size)):

@@ -13,6 +13,7 @@ from holmes_hpc.planner.simulation.links import Flow, Links
 from holmes_hpc.values import Action, ActionKind, Reduction, Schedule
 from holmes_hpc.values.schedule import COMPUTES, RECEIVES, SENDS
 
+_SENT = {receive: send for send, (receive, _) in SENDS.items()}
 _FORWARD, _REDUCE, _GATHER = ActionKind.FORWARD, ActionKind.REDUCE, ActionKind.GATHER
 _TAKE_TURN, _PASS_TURN = ActionKind.TAKE_TURN, ActionKind.PASS_TURN
 """Names of the module's own: Python 3.11 takes ten times as long to look a member up in its enumeration."""
@@ -34,6 +35,7 @@ class Prices:
     there on all owners; without them the reduction starts where its action stands. `gathers[index]` are the parts of
     the gather of parameters after the optimizer's step: with `overlap_gathers` they run from the start of the step,
     which then stands for those of the step before, under the forwards that need them; without, at its end.
+    With `blocking_sends` a rank goes on only when what it sends has moved.
     """
 
     compute: Mapping[tuple[ActionKind, int, int], float]
@@ -45,6 +47,7 @@ class Prices:
     buckets: Mapping[int, Sequence[Bucket]] = field(default_factory=dict)
     gathers: Mapping[int, Sequence[Bucket]] = field(default_factory=dict)
     overlap_gathers: bool = False
+    blocking_sends: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,9 @@ class Timeline:
 def simulate(schedule: Schedule, reductions: Sequence[Reduction], prices: Prices, *, trace: bool = False) -> Timeline:
     """Run the action lists and return when the last rank ends.
 
-    Sends never block their rank; the messages of one pair of ranks travel one after the other, and everything that
-    shares a NIC or a trunk shares its time. The optimizer starts on all ranks together, since it needs the norm of all
-    gradients. Ranks that share CPU cores queue for them.
+    Sends do not block their rank, unless the prices say so. The messages of one pair of ranks travel one after the
+    other, and everything that shares a NIC or a trunk shares its time. The optimizer starts on all ranks together,
+    since it needs the norm of all gradients. Ranks that share CPU cores queue for them.
     """
     return _Simulation(schedule, reductions, prices, trace).run()
 
@@ -139,8 +142,7 @@ class _Simulation:
             key = (kind, action.pipeline, action.stage, action.microbatch, action.peer, rank)
             return self._has(key, rank)
         if kind in SENDS:
-            self._send(now, rank, action)
-            return True
+            return self._is_sent(now, rank, action)
         if kind is _TAKE_TURN:
             return self._take_turn(now, rank, action)
         if kind is _PASS_TURN:
@@ -209,10 +211,21 @@ class _Simulation:
                 self._at(end, self._finish_compute, each, self.actions[each][self.position[each]])
         return False
 
-    def _send(self, now: float, rank: int, action: Action) -> None:
+    def _is_sent(self, now: float, rank: int, action: Action) -> bool:
+        """Send, unless that was done before; return whether the rank may go on."""
         receive, direction = SENDS[action.kind]
         key = (receive, action.pipeline, action.stage + direction, action.microbatch, rank, action.peer)
-        pair = rank, action.peer
+        if not self.prices.blocking_sends:
+            self._send(now, key)
+            return True
+        if _receipt(key) not in self.arrived:
+            self.waiting[_receipt(key)] = rank
+            self._send(now, key)
+            return False
+        return True
+
+    def _send(self, now: float, key: Message) -> None:
+        pair = key[4], key[5]
         traffic = self.prices.messages[pair]
         if not traffic.busy and not self.has_turns:
             # Nothing else slows it down, so that its end is known.
@@ -220,7 +233,7 @@ class _Simulation:
             end = self.free_at[pair] = begin + traffic.seconds
             if self.trace:
                 self.transfers.append((_message_words(key), begin, end))
-            self._at(end + traffic.latency_seconds, self._arrive, key)
+            self._moved(end, key, traffic)
             return
         waiting = self.pairs.setdefault(pair, deque())
         waiting.append(key)
@@ -241,10 +254,15 @@ class _Simulation:
 
         def moved(end: float) -> None:
             waiting.popleft()
-            self._at(end + traffic.latency_seconds, self._arrive, key)
+            self._moved(end, key, traffic)
             self._next_message(end, pair)
 
         self._move(now, traffic, moved, _message_words(key) if self.trace else "")
+
+    def _moved(self, end: float, key: Message, traffic: Traffic) -> None:
+        self._at(end + traffic.latency_seconds, self._arrive, key)
+        if self.prices.blocking_sends:
+            self._at(end, self._arrive, _receipt(key))
 
     def _arrive(self, now: float, key: Message) -> None:
         self.arrived.add(key)
@@ -280,6 +298,12 @@ class _Simulation:
 def _message_words(key: Message) -> str:
     kind, p, s, microbatch, sender, receiver = key
     return f"{sender}>{receiver} {'F' if kind is ActionKind.RECEIVE_ACTIVATION else 'B'}{p}.{s}.{microbatch}"
+
+
+def _receipt(key: Message) -> Message:
+    """Return what tells the sender of a message that it has moved."""
+    kind, p, s, microbatch, sender, receiver = key
+    return _SENT[kind], p, s, microbatch, receiver, sender
 
 
 def _token(giver: int, taker: int) -> Message:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from holmes_hpc.planner.cost.collectives import gather_seconds
 from holmes_hpc.planner.cost.network import NetworkCost, Traffic
 from holmes_hpc.planner.cost.stages import ComputeCost
 from holmes_hpc.planner.layout.layout import Layout
@@ -17,14 +18,12 @@ from holmes_hpc.planner.task import Task
 from holmes_hpc.schedule.building import edge_ranks, transfers
 from holmes_hpc.values import ActionKind, Reduction
 
-_GRADIENT_BYTES = 4
-
 
 def compute_cost(task: Task) -> ComputeCost:
     """Return the compute prices of a task."""
     settings = task.settings
     key = (task.architecture, settings.precision, settings.optimizer, settings.recompute,
-           settings.sequence_parallel)
+           settings.sequence_parallel, task.software)
     found: ComputeCost = task.prices.compute.of(key, lambda: ComputeCost(task.machine, *key))
     return found
 
@@ -48,19 +47,19 @@ def price(task: Task, layout: Layout) -> Prices:
             compute[ActionKind.BACKWARD_WEIGHT, p, s] = weight
             compute[ActionKind.BACKWARD_INPUT, p, s] = backward - weight
     reductions = [network.reduction(reduction, layout.groups,
-                                    _GRADIENT_BYTES * element_count(task.architecture, reduction.owns))
+                                    task.software.gradient_bytes * element_count(task.architecture, reduction.owns))
                   if layout.overlap is None or not _is_exchanged(layout, reduction) else Traffic(0.0)
                   for reduction in layout.reductions]
     pools, cores = core_pools(task)
     prices = Prices(compute, _messages(task, network, layout), reductions, _optimizer(task, cost, layout),
-                    pools, cores)
+                    pools, cores, blocking_sends=task.software.blocking_transfers)
     return prices if layout.overlap is None else _overlapped(task, network, layout, layout.overlap, prices)
 
 
 def _overlapped(task: Task, network: NetworkCost, layout: Layout, overlap: Overlap, prices: Prices) -> Prices:
     """Return the prices with reductions in buckets under the backward, and gathers under the next forward."""
     made = Buckets(task.architecture, layout.pipelines, layout.groups, network, overlap,
-                   compute_cost(task).element_bytes)
+                   compute_cost(task).element_bytes, task.software.gradient_bytes)
     exchanged = [(index, reduction) for index, reduction in enumerate(layout.reductions)
                  if _is_exchanged(layout, reduction)]
     buckets = {index: made.reduced(reduction) for index, reduction in exchanged}
@@ -116,15 +115,20 @@ def core_pools(task: Task) -> tuple[dict[int, str], dict[str, int]]:
 def _messages(task: Task, network: NetworkCost, layout: Layout) -> dict[tuple[int, int], Traffic]:
     networks = {group.ranks: group.network for group in layout.groups if group.kind == "pipeline"}
     whole = task.architecture.boundary_bytes(layout.micro_batch_size, compute_cost(task).element_bytes)
+    is_split = task.settings.sequence_parallel or task.software.split_transfers
     prices: dict[tuple[int, int], Traffic] = {}
     for pipeline in layout.pipelines:
         for s in range(len(pipeline.stages) - 1):
             here, there = pipeline.stages[s:s + 2]
-            before, after = here.ranks, there.ranks
-            shards = here.tensor if task.settings.sequence_parallel and here.tensor == there.tensor else 1
-            for pair in (*transfers(before, after), *transfers(after, before)):
-                if pair not in prices:
-                    prices[pair] = network.message(networks[edge_ranks(pipeline, s)], *pair, whole // shards)
+            shards = here.tensor if is_split and here.tensor == there.tensor else 1
+            # Parts of what every rank needs whole are gathered behind the hop.
+            gathers = shards > 1 and not task.settings.sequence_parallel
+            for sender, receiver in ((here, there), (there, here)):
+                gather = gather_seconds(network.tensor_ring(receiver.ranks), shards, whole) if gathers else 0.0
+                for pair in transfers(sender.ranks, receiver.ranks):
+                    if pair not in prices:
+                        message = network.message(networks[edge_ranks(pipeline, s)], *pair, whole // shards)
+                        prices[pair] = message.later(gather)
     return prices
 
 
