@@ -54,7 +54,8 @@ def step_daemon(slurm: SlurmCluster, node: str) -> int:
 
 
 @pytest.mark.slurm
-def test_a_follower_without_squeue_goes_by_the_run_folder(slurm: SlurmCluster) -> None:
+def test_a_follower_without_squeue_goes_by_the_run_folder(each_slurm: SlurmCluster) -> None:
+    slurm = each_slurm
     broken = slurm.shared / "broken" / "squeue"
     broken.parent.mkdir()
     broken.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Access denied' >&2\nexit 1\n")
@@ -95,8 +96,8 @@ def test_what_keeps_ranks_from_starting_is_told(make_each_slurm: MakeSlurm) -> N
 
 
 @pytest.mark.slurm
-def test_a_cancelled_job_is_called_cancelled_and_its_checkpoint_named(make_slurm: MakeSlurm) -> None:
-    slurm = make_slurm(ib_nodes=1, roce_nodes=1, ethernet_gbps=SLOW_ETHERNET_GBPS, kill_wait_seconds=20)
+def test_a_cancelled_job_is_called_cancelled_and_its_checkpoint_named(make_each_slurm: MakeSlurm) -> None:
+    slurm = make_each_slurm(ib_nodes=1, roce_nodes=1, ethernet_gbps=SLOW_ETHERNET_GBPS, kill_wait_seconds=20)
     words = command("train", [*PAIR, *RUNS_TINY, *ENDLESS])
     following = subprocess.Popen(slurm.command_line(words, environment=HOLDING), stderr=subprocess.PIPE, text=True,
                                  stdout=subprocess.DEVNULL)

@@ -78,6 +78,21 @@ def test_a_sweep_with_a_failed_run_is_1_and_shows_why(slurm: SlurmCluster) -> No
     assert "DataError: " in table
 
 
+def test_a_run_that_slurm_refuses_stays_in_the_table_beside_the_others(slurm: SlurmCluster) -> None:
+    run = [site(slurm), without_torch(slurm), *TINY]
+    let_go(slurm)
+    done = holmes(slurm, "train", [*run, "-m", "+cluster=pair", "cluster.partitions.ib.constraint=hdr200,no_such"],
+                  check=False)
+    assert done.status == 1, done.stderr
+    table = done.stderr[done.stderr.rindex("job  "):].splitlines()[1:3]
+    assert table[0].split()[2] == "completed" and "constraint=hdr200" in table[0]
+    assert table[1].split()[0] == "-" and "not submitted" in table[1] and "constraint=no_such" in table[1]
+    assert "Invalid feature specification" in done.stderr
+    place = done.stderr.partition("`holmes jobs ")[2].partition("`")[0]
+    later = holmes(slurm, "jobs", [place]).stdout
+    assert "was not submitted: " in later and "Invalid feature specification" in later
+
+
 def test_a_followed_run_is_detached_by_ctrl_c_and_goes_on(slurm: SlurmCluster) -> None:
     words = command("train", [site(slurm), without_torch(slurm), "+cluster=pair", *TINY])
     following = subprocess.Popen(slurm.command_line(words, environment=HOLDING), stderr=subprocess.PIPE, text=True,

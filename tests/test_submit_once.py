@@ -79,7 +79,9 @@ def test_a_job_that_slurm_took_although_its_answer_was_lost_is_not_submitted_aga
     assert (slurm / "asked").read_text().count("\n") == 1
     assert (slurm / "searched").read_text().count("\n") >= 2
     assert "Socket timed out on send/recv operation; asking again in 0.01 s" in caplog.text
-    assert [path.name for path in (folder.path / "submission").glob("*.sh")] == ["66_submission.sh"]
+    script = next((folder.path / "submission").glob("[!.]*.sh"))
+    assert script.name == "66_submission.sh"
+    assert script.read_text().startswith("#!/bin/bash\n")
 
 
 def test_a_controller_that_is_busy_is_asked_again(tmp_path: Path, slurm: Path) -> None:
@@ -151,12 +153,13 @@ def test_what_passes_by_itself(said: str) -> None:
 
 
 @pytest.mark.slurm
-@pytest.mark.parametrize("taken", [True, False], ids=["taken", "not taken"])
-def test_a_lost_answer_of_a_real_sbatch_leads_to_one_job(each_slurm: SlurmCluster, taken: bool) -> None:
+@pytest.mark.parametrize("first", ["/usr/bin/sbatch $* >/dev/null", ":", "scontrol shutdown; (sleep 2; slurmctld) &"],
+                         ids=["taken", "not taken", "the controller restarts"])
+def test_a_lost_answer_of_a_real_sbatch_leads_to_one_job(each_slurm: SlurmCluster, first: str) -> None:
     program = each_slurm.shared / "lossy" / "sbatch"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nfirst={program.parent}/first\n[ -e $first ] && exec /usr/bin/sbatch "$@"\n'
-                       f': > $first\n{"/usr/bin/sbatch $* >/dev/null" if taken else ":"}\n{LOST}\n')
+                       f': > $first\n{first}\n{LOST}\n')
     program.chmod(0o755)
     done = holmes(each_slurm, "train", [site(each_slurm), without_torch(each_slurm), "+cluster=pair", *TINY,
                                         "launch.wait=false"],
@@ -167,7 +170,7 @@ def test_a_lost_answer_of_a_real_sbatch_leads_to_one_job(each_slurm: SlurmCluste
     folder = newest_run(each_slurm.shared)
     assert folder is not None
     assert f"submitted job {whole.pop()};" in done.stderr
-    assert ("Slurm had taken job" in done.stderr) == taken
+    assert ("Slurm had taken job" in done.stderr) == ("sbatch" in first)
 
 
 @pytest.mark.slurm

@@ -244,7 +244,9 @@ def test_submission_through_submitit(tmp_path: Path, sbatch: Path, monkeypatch: 
     environment = (tmp_path / "environment").read_text()
     assert "SLURM_ARRAY_TASK_ID" not in environment
     assert "SLURM_CONF=/etc/slurm/slurm.conf" in environment
-    assert [path.name for path in (folder.path / "submission").glob("[!.]*.sh")] == ["66_submission.sh"]
+    scripts = list((folder.path / "submission").glob("[!.]*.sh"))
+    assert [path.name for path in scripts] == ["66_submission.sh"]
+    assert scripts[0].read_text().startswith("#!/bin/bash\n#SBATCH --job-name=mixed\n")
 
 
 def test_the_executor_is_submitits_own_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

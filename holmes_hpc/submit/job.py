@@ -81,8 +81,10 @@ def hand_over(request: JobRequest, place: Path, shape: str) -> str:
     SlurmCommandError with sbatch's whole error output: RefusedSubmissionError for what the job asks.
     """
     job_id = submit_once(lambda: _ask_sbatch(request, place, shape), place)
-    for script in place.glob(".submission_file_*.sh"):  # of attempts whose answer was lost
-        script.replace(place / f"{job_id}_submission.sh")
+    kept = place / f"{job_id}_submission.sh"
+    for script in place.glob(".submission_file_*.sh"):
+        if not script.is_symlink():  # of an attempt whose answer was lost; else submitit has moved it
+            script.replace(kept)
     return job_id
 
 
