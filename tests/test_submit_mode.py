@@ -149,8 +149,10 @@ def program(path: Path, text: str) -> None:
     ("echo 'slurm_load_partitions: Access/permission denied' >&2; exit 1",
      "the controller refused the question (`sinfo --noheader --format=%R`: slurm_load_partitions: Access/permission"),
     ("echo 'sinfo: fatal: Could not establish a configuration source' >&2; exit 1", "find no configuration"),
+    ("echo 'sinfo: error: s_p_parse_file: cannot stat file /x, retrying in 1sec up to 60sec' >&2; exec /bin/sleep 60",
+     "find no configuration here (`sinfo --noheader --format=%R`: sinfo: error: s_p_parse_file: cannot stat file /x"),
     (None, "sbatch is on the PATH, but sinfo is not"),
-], ids=["down", "slow", "refused", "not configured", "missing"])
+], ids=["down", "slow", "refused", "not configured", "configuration away", "missing"])
 def test_each_cause_of_silence_is_told_as_what_it_is(machine: Path, sinfo: str | None, said: str) -> None:
     program(machine / "sbatch", "exit 1")
     if sinfo is not None:

@@ -113,9 +113,11 @@ def _run(words: Sequence[str], timeout_seconds: float, *, say: bool = False) -> 
     with process:
         try:
             stdout, stderr = _communicate(process, line, timeout_seconds, say=say)
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as expired:
             process.kill()
-            raise SlowSlurmError(f"{line}: no answer within {timeout_seconds:.0f} s; is slurmctld up?") from None
+            error = SlowSlurmError(f"{line}: no answer within {timeout_seconds:.0f} s; is slurmctld up?")
+            error.said = (expired.stderr or b"").decode(errors="replace").strip()  # bytes, whatever the pipe's mode
+            raise error from None
         except BaseException:
             process.kill()
             raise

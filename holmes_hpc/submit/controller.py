@@ -25,6 +25,8 @@ CONFIGURATIONS = (Path("/etc/slurm/slurm.conf"), Path("/etc/slurm-llnl/slurm.con
 """Where Slurm's own configuration lies by default, the last one where `configless` nodes keep it."""
 
 QUESTION = ("sinfo", "--noheader", "--format=%R")
+_UNCONFIGURED = re.compile(r"configuration source|(cannot|can't) stat file|unable to process configuration",
+                           re.IGNORECASE)
 _COMMANDS = ("sinfo", "sbatch", "srun", "squeue", "scontrol")
 
 
@@ -72,18 +74,19 @@ def _silence(error: SlurmCommandError, configuration: str | None, commands: list
              patience_seconds: float) -> tuple[str, str]:
     """Return why the controller told nothing, in a few words and at length, so that it is true of this cause."""
     question = f"`{' '.join(QUESTION)}`"
+    unconfigured = _UNCONFIGURED.search(error.said) is not None
     if isinstance(error, MissingCommandError):
         found = f"Slurm is configured here ({configuration})" if configuration else f"{commands[0]} is on the PATH"
         return "sinfo is not on the PATH", f"{found}, but sinfo is not on the PATH; load Slurm's module"
-    if isinstance(error, SlowSlurmError):
+    if isinstance(error, SlowSlurmError) and not unconfigured:
         short = f"the controller did not answer within {patience_seconds:g} s"
         return short, f"{short} ({question}); check with `scontrol ping`"
     last_line = (error.said.splitlines() or ["it failed without a word"])[-1]
     told = f"{question}: {last_line}"
-    if isinstance(error, TransientSlurmError):
+    if isinstance(error, TransientSlurmError) and not unconfigured:
         short = "the controller is down or cannot be reached"
         return short, f"{short} ({told}); check with `scontrol ping`"
-    if re.search(r"configuration source|can't stat .*slurm\.conf", str(error), re.IGNORECASE):
+    if unconfigured:
         short = "its commands find no configuration here"
         return short, f"Slurm is installed, but {short} ({told}); set SLURM_CONF"
     return "the controller refused the question", f"the controller refused the question ({told})"
