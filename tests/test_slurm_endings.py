@@ -77,13 +77,15 @@ def test_a_follower_without_squeue_goes_by_the_run_folder(each_slurm: SlurmClust
 @pytest.mark.slurm
 def test_what_keeps_ranks_from_starting_is_told(make_each_slurm: MakeSlurm) -> None:
     slurm = make_each_slurm(ib_nodes=1, roce_nodes=1)
-    plugin = slurm.shared / "broken_plugin.py"
-    plugin.write_text("import os\nif 'SLURM_STEP_ID' in os.environ:\n    raise ValueError('no such luck')\n")
+    torch = slurm.shared / "broken" / "torch.py"
+    torch.parent.mkdir()
+    torch.write_text("raise ImportError('libcudart.so.12: cannot open shared object file')\n")
     empty = slurm.shared / "empty"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", empty], check=True)
     for setting, said in ((("launch.python=/no/such/python",),
                            ("cannot start the ranks' Python /no/such/python (No such file", "set launch.python to")),
-                          ((f"plugins=[{plugin}]",), ("ValueError: no such luck", "rank 0 on node ib-1")),
+                          ((f"launch.setup=['export PYTHONPATH={torch.parent}:$PYTHONPATH']",),
+                           ("ImportError: libcudart.so.12: cannot open shared object file [rank ", " on node ")),
                           ((f"launch.python={empty}/bin/python", "launch.setup=[unset PYTHONPATH]"),
                            ("the ranks' Python does not find holmes_hpc",)),
                           (("run.folder=/dev/shm/runs",), ("left nothing in /dev/shm/runs/", "run.folder=PATH"))):
