@@ -12,7 +12,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.comm.groups import connect
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.config.compose import compose
-from holmes_hpc.data import open_dataset
+from holmes_hpc.data import Dataset, open_dataset
 from holmes_hpc.engine import Job, Trainer
 from holmes_hpc.metrics import StepMetrics, Usage
 from holmes_hpc.planner import plan
@@ -48,16 +48,18 @@ def train_world(path: Path, overrides: list[str], look: Look | None = None, made
     config = compose([*TINY, *overrides])
     made = made or plan(config, mode="local")
     folder = RunFolder.create(path, "world")
-    results = run_ranks(made.world_size, _train, config, made, folder, look, before, timeout_seconds=120, check=check)
+    dataset = open_dataset(config.data, Architecture.from_config(config.model))  # once, before the ranks are forked
+    results = run_ranks(made.world_size, _train, config, made, dataset, folder, look, before, timeout_seconds=120,
+                        check=check)
     return World(made, read_metrics(folder), folder, results)
 
 
-def _train(given: ForkedRank, config: Any, made: Plan, folder: RunFolder, look: Look | None,
+def _train(given: ForkedRank, config: Any, made: Plan, dataset: Dataset, folder: RunFolder, look: Look | None,
            before: Look | None) -> Any:
     architecture = Architecture.from_config(config.model)
     communicator = connect(given.store, given.rank, made.world_size, made, NodeNetworks.local(),
                            start_timeout=60, train_timeout=60)
-    job = Job(made, given.rank, architecture, open_dataset(config.data, architecture), communicator, folder,
+    job = Job(made, given.rank, architecture, dataset, communicator, folder,
               StepMetrics(made, architecture, 1.0, True), Usage(None, None), config.train, config.optimizer)
     trainer = Trainer(job)
     if before is not None:

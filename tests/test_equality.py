@@ -15,7 +15,7 @@ from tests.engine_worlds import train_world
 from tests.runs_for_tests import train
 
 RELATIVE_TOLERANCE = 1e-5
-STEPS, LONG_STEPS = 8, 20
+STEPS, LONG_STEPS = 6, 20
 COMMON = [
     f"train.steps={STEPS}", "train.global_batch_size=24", "train.validate_every=0", "train.validation_samples=10",
     "train.timeline_every=0", "parallel.micro_batch_size=2", "model.num_layers=5", "model.hidden_size=32",
