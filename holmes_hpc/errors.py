@@ -31,6 +31,10 @@ class MemoryRefusedError(PlanRefusedError):
     """A layout that memory is too small for: what saves some may be a remedy."""
 
 
+class DepthRefusedError(PlanRefusedError):
+    """A layout of more stages than the model has layers. A search tries such; what else it refused says more."""
+
+
 class LaunchImpossibleError(HolmesError):
     """The forced `launch.mode` cannot work on this machine."""
 

@@ -21,6 +21,8 @@ from holmes_hpc.errors import ConfigurationError
 VARIABLES = ("${NAME} stands for another setting, such as ${run.name}. For a variable of the shell in which the job "
              "runs write \\${NAME} or $NAME; for one of this shell, now, ${oc.env:NAME}.")
 """What to say where somebody wrote `${...}` that leads nowhere."""
+_MOST = 1e18
+"""No setting means more than this: larger numbers leave the range of whole numbers with 64 bits, or of floats."""
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
@@ -159,6 +161,9 @@ def _check_value(value: Any, setting: Setting) -> None:
     limits = setting.metadata
     if "valid" in limits and value not in valid_words(limits):
         raise ConfigurationError(_wrong(setting, value) + near(str(value), valid_words(limits)))
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) > _MOST:
+        raise ConfigurationError(f"{setting.path}={value:g}: expected {expected(setting)}, and nothing beyond "
+                                 f"{_MOST:g} ({setting.help}).")
     if isinstance(value, int | float) and not _inside(value, limits):
         raise ConfigurationError(_wrong(setting, value))
 

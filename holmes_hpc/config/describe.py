@@ -79,12 +79,16 @@ def _limits(setting: Setting) -> str:
     if "above" in limits:
         text += f" above {limits['above']:g}"
     if "minimum" in limits:
-        text += f" from {limits['minimum']:g}"
+        text += f" from {_number(limits['minimum'])}"
     if "maximum" in limits:
-        text += f" up to {limits['maximum']:g}"
+        text += f" up to {_number(limits['maximum'])}"
     if "below" in limits:
         text += f" and below {limits['below']:g}"
     return text
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def fits(value: Any, kind: Any) -> bool:

@@ -8,10 +8,12 @@ from pathlib import Path
 import yaml
 
 from holmes_hpc.config.folders import package_folder, user_folder
+from holmes_hpc.config.written_files import check_size
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.paths import is_there
 
 _TEXT = "tag:yaml.org,2002:str"
+_MOST_BYTES = 1 << 20
 _EXAMPLES = {"cluster": "name: ours, and partitions: {LABEL: {nodes: 2, gpus_per_node: 8, gpu: a100-80g, nic: hdr200}}"}
 
 
@@ -62,6 +64,9 @@ def why_not_a_file(path: Path) -> str:
 def check_file(group: str, path: Path) -> None:
     """Refuse a file that is unreadable, not UTF-8, not YAML, or holds no settings. Raises ConfigurationError."""
     try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ConfigurationError(f"{path}: it has {path.stat().st_size:,} bytes, and a configuration file at most "
+                                     f"{_MOST_BYTES:,}. Is this the file that you mean?")
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path}: not UTF-8 text: byte 0x{error.object[error.start]:02x} at place "
@@ -71,6 +76,9 @@ def check_file(group: str, path: Path) -> None:
                                  "folder by XDG_CONFIG_HOME or hydra.searchpath.") from error
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except RecursionError as error:
+        raise ConfigurationError(f"{path}: its brackets are nested too deeply to be read. Write settings, each `KEY: "
+                                 "VALUE`.") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -79,6 +87,8 @@ def check_file(group: str, path: Path) -> None:
     except yaml.YAMLError as error:
         raise ConfigurationError(f"{path}: {str(error).splitlines()[0]}; not readable as YAML. Save the file as plain "
                                  "text.") from error
+    if node is not None:
+        check_size(str(path), node)
     problem = _problem(group, node)
     if problem:
         remedy = f"Write settings, each `KEY: VALUE`, such as {_EXAMPLES[group]}." if group in _EXAMPLES else \

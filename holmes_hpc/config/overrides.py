@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import re
 import shlex
 import typing
@@ -22,12 +23,15 @@ from holmes_hpc.config.check import unknown_key
 from holmes_hpc.config.describe import Setting, expected, item_schema, listed, near, settings
 from holmes_hpc.config.files import check_file, own_file, shadowed_file, why_not_a_file
 from holmes_hpc.config.schema import Root
-from holmes_hpc.config.written_overrides import corrected
+from holmes_hpc.config.written_overrides import corrected, nesting
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.paths import is_folder
 
+MOST_JOBS = 1000
+"""Jobs that one sweep may start: each is composed and planned before the first one starts."""
 NO_DEFAULT_GROUPS = ("cluster",)
 """Groups that the defaults list does not name, so that an option of theirs is written with `+`."""
+_DEEPEST = 64
 _UNREADABLE = re.compile(r"^Lexer\w*Exception: .*")
 """What Hydra's parser says of a character that it has no rule for."""
 
@@ -37,6 +41,9 @@ def parse(overrides: Sequence[str], loader: ConfigLoader) -> list[Override]:
     parser = OverridesParser.create(config_loader=loader)
     parsed = []
     for text in overrides:
+        if nesting(text) > _DEEPEST:
+            raise ConfigurationError(f"{text[:60]}...: its brackets are nested more than {_DEEPEST} deep. Write what "
+                                     "is meant, as in KEY=VALUE.")
         try:
             parsed += parser.parse_overrides([text])
         except OverrideParseException as error:
@@ -72,12 +79,34 @@ def expand_sweep(overrides: Sequence[str], loader: ConfigLoader) -> list[list[st
         if not override.is_sweep_override():
             choices.append([override.input_line or ""])
         elif override.is_discrete_sweep():
-            key = override.get_key_element()
-            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+            choices.append(_values(override, loader))
         else:
             raise ConfigurationError(f"{override.input_line}: an interval needs another sweeper; list the values, "
                                      "or write range(first, end, step).")
+    jobs = math.prod(map(len, choices))
+    if jobs > MOST_JOBS:
+        longest = max(choices, key=len)[0].partition("=")[0].lstrip("+")
+        raise ConfigurationError(f"{longest}: the values of this sweep make {jobs:,} jobs, and at most {MOST_JOBS:,} "
+                                 "start at once. Sweep over fewer values.")
     return [list(job) for job in itertools.product(*choices)]
+
+
+def _values(override: Override, loader: ConfigLoader) -> list[str]:
+    """Return the overrides of a sweep's values. Raises ConfigurationError where there are none, or too many."""
+    key = override.get_key_element()
+    try:
+        values = list(itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1))
+    except (ValueError, TypeError) as error:  # such as a range whose step is zero
+        raise ConfigurationError(f"{override.input_line}: {error}. Write range(first, end, step), or list the values."
+                                 ) from error
+    if not values:
+        names = loader.get_group_options(override.key_or_group, ObjectType.CONFIG)
+        valid = f" Valid: {listed(names)}." if names else ""
+        raise ConfigurationError(f"{override.input_line}: these are no values, so no job would start.{valid}")
+    if len(values) > MOST_JOBS:
+        raise ConfigurationError(f"{override.input_line}: a sweep starts at most {MOST_JOBS:,} jobs, and these are "
+                                 "more values. Sweep over fewer.")
+    return [f"{key}={value}" for value in values]
 
 
 def _check_search_paths(parsed: Iterable[Override]) -> None:
@@ -119,21 +148,25 @@ def _check_option(override: Override, loader: ConfigLoader, overrides: Sequence[
     if own != (override.is_add() or override.is_force_add()):
         right = f"+{group}" if own else group
         raise ConfigurationError(f"{override.input_line}: write {right}={value}.")
+    if isinstance(value, list):
+        each = f"{'+' if own else ''}{group}={','.join(map(str, value))}"
+        raise ConfigurationError(f"{override.input_line}: a run has one option of {group}. Name one, or write "
+                                 f"-m {each} for a run with each.")
     search = [text for text in overrides if text.lstrip("+").startswith("hydra.searchpath=")]
     names = loader.get_group_options(group, ObjectType.CONFIG, overrides=search)
-    for name in value if isinstance(value, list) else [value]:
-        shadowed = shadowed_file(group, str(name), overrides)
-        if shadowed is not None:
-            raise ConfigurationError(f"{override.input_line}: {shadowed} has the name of a file that ships with "
-                                     "holmes_hpc, which Hydra would take. Rename yours, and name it here.")
-        path = own_file(group, str(name), overrides)
-        if path is not None and (problem := why_not_a_file(path)):
-            raise ConfigurationError(f"{override.input_line}: {problem}")
-        if str(name) not in names:
-            raise ConfigurationError(f"{override.input_line}: {group} has no option {name}."
-                                     f"{near(str(name), names)} Valid: {listed(names)}.")
-        if path is not None:
-            check_file(group, path)
+    name = str(value)
+    shadowed = shadowed_file(group, name, overrides)
+    if shadowed is not None:
+        raise ConfigurationError(f"{override.input_line}: {shadowed} has the name of a file that ships with "
+                                 "holmes_hpc, which Hydra would take. Rename yours, and name it here.")
+    path = own_file(group, name, overrides)
+    if path is not None and (problem := why_not_a_file(path)):
+        raise ConfigurationError(f"{override.input_line}: {problem}")
+    if name not in names:
+        raise ConfigurationError(f"{override.input_line}: {group} has no option {name}.{near(name, names)} Valid: "
+                                 f"{listed(names)}.")
+    if path is not None:
+        check_file(group, path)
 
 
 def _check_key(override: Override, groups: Iterable[str]) -> None:
@@ -176,6 +209,9 @@ def _check_leaf(override: Override, setting: Setting, rest: list[str]) -> None:
         return
     if override.is_delete():
         raise ConfigurationError(f"{override.input_line}: {key} is needed. Leave this out, or give it a value.")
+    if value == {} and item_schema(kind) is not None:
+        raise ConfigurationError(f"{override.input_line}: this changes nothing, as a mapping is added to what is "
+                                 f"there. Take entries out one by one, as in ~{key}.NAME, or leave this out.")
     wrong_container = origin in (list, dict) and value is not None and not isinstance(value, origin)
     wrong_truth = kind is bool and isinstance(value, int | float) and value not in (0, 1)
     if wrong_container or wrong_truth:

@@ -8,6 +8,7 @@ import importlib.util
 import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from omegaconf import ListConfig
@@ -16,12 +17,14 @@ from holmes_hpc import registry
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.paths import is_file, unreadable
 
+_PLUGIN = "A plug-in calls holmes_hpc.extend (docs/extending.md); name its module or the path of its .py file."
+
 
 def load_plugins(config: Any) -> None:
     """Import every plug-in once in this process, and make paths of files absolute for ranks that start elsewhere.
 
-    An entry is the name of a module, or the path of a `.py` file. Raises ConfigurationError when one is missing, raises
-    itself while it is imported, or adds a name that is taken; what it added until then is taken back.
+    An entry is the name of a module, or the path of a `.py` file. Raises ConfigurationError when one is missing, is no
+    plug-in, raises itself while it is imported, or adds a name that is taken; what it added until then is taken back.
     """
     entries = config.get("plugins")
     if not isinstance(entries, ListConfig | list):
@@ -35,13 +38,17 @@ def load_plugins(config: Any) -> None:
             _load(where, lambda path=path, where=where: _import_file(path, where))  # type: ignore[misc]
             entries[index] = str(path)
         else:
+            if entry.partition(".")[0] in sys.stdlib_module_names:
+                raise ConfigurationError(f"{where}: this is a module of Python itself, which adds nothing. {_PLUGIN}")
             _load(where, lambda entry=entry: importlib.import_module(entry))  # type: ignore[misc]
 
 
 def _load(where: str, load: Any) -> None:
     before = {name: dict(each) for name, each in registry.ALL.items()}
     try:
-        load()
+        module = load()
+        if before == {name: dict(each) for name, each in registry.ALL.items()} and not _uses_extend(module):
+            raise ConfigurationError(f"the module adds nothing. {_PLUGIN}")
     except (Exception, SystemExit) as error:
         for name, entries in before.items():
             registry.ALL[name].replace_all(entries)
@@ -54,6 +61,15 @@ def _load(where: str, load: Any) -> None:
                                  f"{type(error).__name__}: {error}. {remedy}") from error
 
 
+def _uses_extend(module: ModuleType) -> bool:
+    """Whether a module is made to add something: one that was imported before does so only once."""
+    extend = sys.modules.get("holmes_hpc.extend")
+    if extend is None or module is extend:
+        return False
+    return any(value is extend or getattr(value, "__module__", None) == extend.__name__
+               for value in vars(module).values())
+
+
 def _where(error: BaseException) -> tuple[str, int | None]:
     """Return the file and line of an error: of a syntax error those that it names."""
     if isinstance(error, SyntaxError) and error.filename:
@@ -62,11 +78,11 @@ def _where(error: BaseException) -> tuple[str, int | None]:
     return last.filename, last.lineno
 
 
-def _import_file(path: Path, where: str) -> None:
+def _import_file(path: Path, where: str) -> ModuleType:
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
     name = f"holmes_hpc_plugin_{path.stem}_{digest}"
     if name in sys.modules:
-        return
+        return sys.modules[name]
     if not is_file(path):
         raise ConfigurationError(f"no such file: {path}. Name a .py file that every node can read, or a module.")
     try:
@@ -83,3 +99,4 @@ def _import_file(path: Path, where: str) -> None:
     except BaseException:
         del sys.modules[name]
         raise
+    return module

@@ -23,6 +23,7 @@ LAYER_SPLITS = ("adaptive", "holmes", "uniform")
 _TIME_LIMIT = re.compile(r"(\d+-)?\d+(:\d+){0,2}|infinite|unlimited", re.IGNORECASE)
 MOST_RANKS = 65_536
 """Ranks that are planned. The search takes a quarter of a minute for 4,096 and longer with each more."""
+_MOST_WARMUP_EXTRA = 65_536
 _LEAST_RATE_GBPS, _MOST_RATE_GBPS = 1e-6, 1e5
 SIGNALS = ("USR2", "USR1", "TERM", "INT", "HUP")
 _SHORT_FORM = ("nodes", "gpus_per_node", "gpu", "nic", "nics_per_node")
@@ -104,8 +105,9 @@ def _split_length(split: Any, config: DictConfig) -> None:
 def _schedule(config: DictConfig) -> None:
     parallel = config.parallel
     extra = parallel.warmup_extra
-    if extra != "auto" and not (_whole(extra) and extra >= 0):
-        raise ConfigurationError(f"parallel.warmup_extra={extra}: expected auto, or a whole number from 0.")
+    if extra != "auto" and not (_whole(extra) and 0 <= extra <= _MOST_WARMUP_EXTRA):
+        raise ConfigurationError(f"parallel.warmup_extra={extra}: expected auto, or a whole number from 0 to "
+                                 f"{_MOST_WARMUP_EXTRA:,}.")
     chunks = parallel.chunks or 1
     in_chunks = [name for name, kind in SCHEDULE_KINDS.items() if kind.in_chunks]
     if chunks > 1 and parallel.schedule not in (AUTO, *in_chunks):
@@ -215,6 +217,9 @@ def _partitions(config: DictConfig) -> None:
     if ranks > MOST_RANKS:
         raise ConfigurationError(f"cluster.name={cluster.name}: it has {ranks:,} GPUs, and at most {MOST_RANKS:,} are "
                                  "planned. Lower nodes or gpus_per_node of its labels.")
+    if not cluster.partitions and cluster.nodes is None:
+        raise ConfigurationError("cluster.partitions has no label, so the cluster has no nodes. Describe them under "
+                                 "cluster.partitions.LABEL (nodes, gpus_per_node, gpu, nic).")
     for label, partition in cluster.partitions.items():
         path = f"cluster.partitions.{label}"
         if not _LABEL.fullmatch(str(label)):

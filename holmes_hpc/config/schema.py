@@ -20,6 +20,9 @@ TOKEN_TYPES = ("uint8", "uint16", "uint32", "int32", "int64")
 """Types of the tokens in a file without a header."""
 SPECIAL_TOKENS = ("text", "control")
 """What a text that spells a special token may become."""
+MOST_NICS = 256
+GBPS: dict[str, float] = {"minimum": 1e-6, "maximum": 1e5}
+"""Limits of bandwidths in 10^9 bit/s: what is beyond them is mistyped, and not to be planned with."""
 
 
 def setting(default: Any, help: str, **limits: Any) -> Any:  # noqa: A002
@@ -44,11 +47,11 @@ class Partition:
     gpus_per_node: int = setting(8, "GPUs, and so ranks, on each node", minimum=1)
     gpu: str = setting("a100-80g", "GPU kind, a name of the catalogue")
     nic: str = setting("hdr200", "NIC kind of the fast network, a name of the catalogue")
-    nics_per_node: int = setting(1, "fast NICs on each node", minimum=1)
+    nics_per_node: int = setting(1, "fast NICs on each node", minimum=1, maximum=MOST_NICS)
     fabric: str | None = setting(None, "name of the set of nodes that reach each other by the fast network; "
                                        "default: one fabric for each label")
     ethernet_gbps: float | None = setting(None, "bandwidth of a node's Ethernet, 10^9 bit/s; default: 25, or what its "
-                                                "NICs have if they are Ethernet", above=0)
+                                                "NICs have if they are Ethernet", **GBPS)
     hca: str | None = setting(None, "NCCL_IB_HCA on these nodes, such as mlx5_0,mlx5_1")
     gid_index: int | None = setting(None, "NCCL_IB_GID_INDEX on these nodes (RoCE)", minimum=0)
     interface: str | None = setting(None, "Ethernet interface on these nodes, such as eth0 or bond0")
@@ -69,9 +72,9 @@ class Link:
     """The network between fabrics, where it differs from the nodes' Ethernet."""
 
     between: list[str] = setting([], "the two fabrics that this link joins")
-    bandwidth_gbps: float | None = setting(None, "bandwidth for each node, 10^9 bit/s", above=0)
-    shared_gbps: float | None = setting(None, "bandwidth of a trunk that all nodes share, 10^9 bit/s", above=0)
-    latency_us: float | None = setting(None, "one-way latency, microseconds", minimum=0)
+    bandwidth_gbps: float | None = setting(None, "bandwidth for each node, 10^9 bit/s", **GBPS)
+    shared_gbps: float | None = setting(None, "bandwidth of a trunk that all nodes share, 10^9 bit/s", **GBPS)
+    latency_us: float | None = setting(None, "one-way latency, microseconds", minimum=0, maximum=1e7)
 
 
 @dataclass
@@ -80,7 +83,7 @@ class Emulate:
 
     rates: dict[str, float] = setting({}, "10^9 bit/s of each network family, such as {ib: 2, ethernet: 0.2}")
     compute: str = setting("real", "what stands for the GPU: this CPU, or a timed wait", valid=("real", "timed"))
-    scale: float = setting(1.0, "wind tunnel: bytes and bandwidths are divided by this", minimum=1)
+    scale: float = setting(1.0, "wind tunnel: bytes and bandwidths are divided by this", minimum=1, maximum=1e9)
 
 
 @dataclass
@@ -101,7 +104,7 @@ class Cluster:
     gpus_per_node: int | None = setting(None, "short form: GPUs on each node", minimum=1)
     gpu: str | None = setting(None, "short form: GPU kind")
     nic: str | None = setting(None, "short form: NIC kind")
-    nics_per_node: int | None = setting(None, "short form: fast NICs on each node", minimum=1)
+    nics_per_node: int | None = setting(None, "short form: fast NICs on each node", minimum=1, maximum=MOST_NICS)
 
 
 @dataclass
@@ -109,15 +112,15 @@ class Model:
     """A decoder-only transformer."""
 
     name: str = setting("gpt_tiny", "the model's name in tables")
-    num_layers: int = setting(4, "transformer layers", minimum=1)
-    hidden_size: int = setting(128, "width of the residual stream", minimum=1)
+    num_layers: int = setting(4, "transformer layers", minimum=1, maximum=1024)
+    hidden_size: int = setting(128, "width of the residual stream", minimum=1, maximum=1 << 20)
     num_heads: int = setting(4, "attention heads", minimum=1)
     num_kv_heads: int | None = setting(None, "key-value heads (grouped-query attention); default: num_heads",
                                        minimum=1)
     ffn_hidden_size: int | None = setting(None, "width of the feed-forward layer; default: 4 times hidden_size",
                                           minimum=1)
-    vocab_size: int = setting(256, "tokens of the vocabulary", minimum=2)
-    sequence_length: int = setting(128, "tokens of a sample", minimum=1)
+    vocab_size: int = setting(256, "tokens of the vocabulary", minimum=2, maximum=1 << 31)
+    sequence_length: int = setting(128, "tokens of a sample", minimum=1, maximum=1 << 24)
     tied_embeddings: bool = setting(True, "the head shares the embedding's table")
     normalization: str = setting("layernorm", "normalisation", valid=("layernorm", "rmsnorm"),
                                  added="normalizations")
@@ -151,7 +154,7 @@ class Parallel:
     overlap_grad_reduce: bool | None = setting(None, "reduce gradients under the backward")
     overlap_param_gather: bool | None = setting(None, "gather parameters under the next forward")
     bucket_mib: float | None = setting(None, "2^20 bytes of float32 gradients that are summed at a time; default: 2 on "
-                                             "CPUs, 64 on GPUs", above=0)
+                                             "CPUs, 64 on GPUs", above=0, maximum=1e6)
     turns: bool | None = setting(None, "pipelines of a node take turns on its slow NIC")
     two_level: bool | None = setting(None, "gradients of owners in several fabrics are summed inside each first, "
                                              "then across; null: true, and parallel=megatron always in one level")
@@ -170,8 +173,8 @@ class Parallel:
 class Train:
     """The training loop."""
 
-    steps: int = setting(150, "optimizer steps", minimum=1)
-    global_batch_size: int = setting(32, "samples of a step over all pipelines", minimum=1)
+    steps: int = setting(150, "optimizer steps", minimum=1, maximum=10**12)
+    global_batch_size: int = setting(32, "samples of a step over all pipelines", minimum=1, maximum=10**6)
     seed: int = setting(1234, "seed of the weights and of the data order", minimum=0)
     precision: str = setting("float32", "arithmetic", valid=("float32", "bfloat16", "float16"))
     on_nonfinite: str = setting("stop", "when the loss or the gradients are not finite: end the run, or leave the "
@@ -183,7 +186,7 @@ class Train:
     on_save_error: str = setting("stop", "when a checkpoint cannot be written: end the run, or train on without it",
                                  valid=("stop", "continue"))
     validate_every: int = setting(50, "steps between validations; 0: only after the last step", minimum=0)
-    validation_samples: int = setting(64, "samples of a validation", minimum=1)
+    validation_samples: int = setting(64, "samples of a validation", minimum=1, maximum=10**6)
     timeline_every: int = setting(50, "steps between recorded timelines; 0: none", minimum=0)
     resume: str = setting("auto", "auto (this run's newest checkpoint, where it was requeued), never, or the "
                                   "path of a checkpoint or run folder")
@@ -275,7 +278,7 @@ class Launch:
     probe_only: bool = setting(False, "end after that, as `holmes probe` does")
     backend: str = setting(AUTO, "communication library; auto: NCCL on GPUs, gloo on CPUs",
                            valid=(AUTO, *BACKEND_KINDS), told={name: kind.help for name, kind in BACKEND_KINDS.items()})
-    gloo_threads: int = setting(2, "threads of gloo in each process group", minimum=1)
+    gloo_threads: int = setting(2, "threads of gloo in each process group", minimum=1, maximum=1024)
 
 
 @dataclass

@@ -18,11 +18,14 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from holmes_hpc.errors import ConfigurationError
+
 _TEXT, _PREFIX = "tag:yaml.org,2002:str", "tag:yaml.org,2002:"
 _TYPED = frozenset(f"{_PREFIX}{name}" for name in ("int", "float", "bool", "timestamp"))
 _WHOLE = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
 _NUMBER = re.compile(r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _TRUTH = {"true": True, "false": False}
+_MOST_VALUES = 100_000
 _HYDRA_FOLDER = Path(hydra.__file__).parent
 # Paths of the settings that take values of any type. Options of sbatch are text, but for the flags.
 _OF_ANY_TYPE = ("parallel.warmup_extra", "parallel.layer_split", "parallel.pipelines")
@@ -35,17 +38,47 @@ def text_as_written() -> Iterator[None]:
     OmegaConf makes its loader from yaml.SafeLoader whenever it reads a file, and inherits what is changed here. Files
     that configure Hydra itself are left alone.
     """
-    before = yaml.SafeLoader.resolve
+    before, before_document = yaml.SafeLoader.resolve, yaml.SafeLoader.construct_document
 
     def resolve(loader: Any, kind: Any, value: Any, implicit: Any) -> Any:
         tag = before(loader, kind, value, implicit)
         return _TEXT if tag in _TYPED and implicit[0] and not _is_hydras(str(loader.name)) else tag
 
+    def construct_document(loader: Any, node: yaml.Node) -> Any:
+        check_size(str(loader.name), node)
+        return before_document(loader, node)
+
     yaml.SafeLoader.resolve = resolve  # type: ignore[method-assign]
+    yaml.SafeLoader.construct_document = construct_document  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
         yaml.SafeLoader.resolve = before  # type: ignore[method-assign]
+        yaml.SafeLoader.construct_document = before_document  # type: ignore[method-assign]
+
+
+def check_size(name: str, node: yaml.Node) -> None:
+    """Refuse a file whose aliases stand for more values than any configuration has.
+
+    Raises ConfigurationError, and RecursionError where an anchor stands within itself.
+
+    Nine aliases of nine aliases, nine times over, are a few lines of text and a billion values.
+    """
+    sizes: dict[int, int] = {}
+
+    def size(inner: yaml.Node, above: frozenset[int]) -> int:
+        if id(inner) in above:
+            raise RecursionError("an anchor that stands within itself")
+        if id(inner) not in sizes:
+            children = [child for pair in inner.value for child in pair] if isinstance(inner, yaml.MappingNode) else (
+                inner.value if isinstance(inner, yaml.SequenceNode) else [])
+            sizes[id(inner)] = 1 + sum(size(child, above | {id(inner)}) for child in children)
+        return sizes[id(inner)]
+
+    values = size(node, frozenset())
+    if values > _MOST_VALUES:
+        raise ConfigurationError(f"{name}: with its aliases the file has {values:,} values, and at most "
+                                 f"{_MOST_VALUES:,} are read. Write out what is meant.")
 
 
 def give_types(config: DictConfig) -> None:

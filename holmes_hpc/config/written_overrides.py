@@ -44,6 +44,21 @@ def corrected(override: str) -> str:
     return f"{key}={_quoted(','.join(map(_bare, _split(value) or [value])))}"
 
 
+def nesting(text: str) -> int:
+    """Return how deep the brackets of an override are nested, those in quotes left out."""
+    deepest = depth = 0
+    quote = ""
+    for place, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote and not _escaped(text, place) else quote
+        elif letter in _QUOTES:
+            quote = letter
+        else:
+            depth += (letter in _OPEN) - (letter in _CLOSE)
+            deepest = max(deepest, depth)
+    return deepest
+
+
 def _override(text: str) -> str:
     match = _OVERRIDE.fullmatch(text)
     if match is None:

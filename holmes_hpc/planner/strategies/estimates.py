@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.errors import DepthRefusedError, PlanRefusedError
 from holmes_hpc.planner.cost.rank_memory import USABLE_FRACTION
 from holmes_hpc.planner.cost.stages import GIB, ComputeCost
 from holmes_hpc.planner.layout.ownership import TOKEN_TABLE
@@ -156,6 +156,20 @@ def _remedy(task: Task, shape: Shape, size: int, pipelines: int) -> str:
     return f"Set train.global_batch_size to {enough} {pipelines * size}{smaller}{fewer}."
 
 
+def _too_deep(task: Task, depth: int) -> str:
+    """Return why a layout has more stages than layers, by those settings that were set."""
+    settings, layers = task.settings, task.architecture.num_layers
+    asked = {f"parallel.{name}": value for name in ("pipeline", "data", "tensor")
+             if (value := getattr(settings, name)) is not None}
+    if settings.chunks > 1:
+        asked["parallel.chunks"] = settings.chunks
+    words = " and ".join(f"{name}={value}" for name, value in asked.items()) or "this layout"
+    change = f"Change {' or '.join(asked)}, or raise" if asked else "Raise"
+    make = "makes" if len(asked) < 2 else "make"
+    return (f"{words} on {counted(task.cluster.world_size, 'rank')} {make} {depth} pipeline stages, which need at "
+            f"least as many layers, and the model has {layers}. {change} model.num_layers to at least {depth}.")
+
+
 def micro_batch_sizes(task: Task, shape: Shape) -> tuple[int, ...]:
     """Return the asked size, or the powers of two that leave each pipeline at least four micro-batches.
 
@@ -188,7 +202,8 @@ class _Stages:
     def split(self) -> tuple[int, ...]:
         """Return the layers of each stage."""
         asked, total, depth = self.task.settings.layer_split, self.task.architecture.num_layers, len(self.shape.stages)
-        layer_split.check_enough(total, depth)
+        if depth > total:
+            raise DepthRefusedError(_too_deep(self.task, depth))
         if not isinstance(asked, str):
             return layer_split.explicit(total, asked, depth)
         if asked == "uniform":

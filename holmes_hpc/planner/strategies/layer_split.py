@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holmes_hpc.errors import MemoryRefusedError, PlanRefusedError
+from holmes_hpc.errors import DepthRefusedError, MemoryRefusedError, PlanRefusedError
 from holmes_hpc.planner.cost.rank_memory import USABLE_FRACTION
 from holmes_hpc.words import counted
 
@@ -105,13 +105,10 @@ def explicit(num_layers: int, counts: Sequence[int], num_stages: int) -> tuple[i
 
 
 def check_enough(num_layers: int, num_stages: int) -> None:
-    """Raise PlanRefusedError when there are more stages than layers."""
+    """Raise DepthRefusedError when there are more stages than layers."""
     if num_stages > num_layers:
-        raise PlanRefusedError(
-            f"{num_stages} pipeline stages need at least as many layers, and the model has "
-            f"{num_layers}. Lower parallel.pipeline (times parallel.chunks, where that is set) to at most "
-            f"{num_layers}, or raise model.num_layers."
-        )
+        raise DepthRefusedError(f"{num_stages} pipeline stages need at least as many layers, and the model has "
+                                f"{num_layers}. Raise model.num_layers to at least {num_stages}.")
 
 
 def _seconds(stage: StageCost, layers: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.errors import DepthRefusedError, PlanRefusedError
 from holmes_hpc.planner.search.priced import Priced
 from holmes_hpc.planner.search.search import Searched
 from holmes_hpc.planner.telling.alternatives import alternatives
@@ -19,11 +19,16 @@ def decide(searched: Searched) -> tuple[Priced, tuple[Rejected, ...]]:
     What the engine of this version cannot run is chosen only where nothing else fits; faster ones are among the
     others, marked so. Raises PlanRefusedError, with the reasons, when there is no layout.
     """
-    refusals = {name: [str(refusal) for refusal in each] for name, each in searched.refusals.items()}
+    refusals = {name: [str(refusal) for refusal in _telling(each)] for name, each in searched.refusals.items()}
     best = searched.best
     if best is None:
         raise PlanRefusedError(_no_plan(searched.priced, refusals))
     return best, alternatives(best, searched.priced, refusals)
+
+
+def _telling(refusals: Sequence[PlanRefusedError]) -> Sequence[PlanRefusedError]:
+    """Leave out depths that only the search tried, unless there is nothing else to say."""
+    return [refusal for refusal in refusals if not isinstance(refusal, DepthRefusedError)] or refusals
 
 
 def _no_plan(priced: Sequence[Priced], refusals: Mapping[str, Sequence[str]]) -> str:
