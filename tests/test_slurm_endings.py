@@ -124,6 +124,23 @@ def run(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path, "run")
 
 
+@pytest.mark.slurm
+def test_a_preempted_job_is_queued_again_although_the_controller_is_busy_once(make_each_slurm: MakeSlurm) -> None:
+    slurm = make_each_slurm(ib_nodes=1, roce_nodes=1, ethernet_gbps=SLOW_ETHERNET_GBPS)
+    busy = slurm.shared / "busy" / "scontrol"
+    busy.parent.mkdir()
+    busy.write_text(f'#!/bin/sh\nif [ "$1" = requeue ] && mkdir {busy.parent}/asked 2>/dev/null; then\n'
+                    "  echo 'slurm_requeue error: Socket timed out on send/recv operation' >&2; exit 1\nfi\n"
+                    'exec /usr/bin/scontrol "$@"\n')
+    busy.chmod(0o755)
+    job = SubmittedJob(slurm, [*ENDLESS, f"launch.setup=['export PATH={busy.parent}:$PATH']"])
+    job.wait_for_steps(2)
+    slurm.run(f"scancel --signal=USR2 {job.id}")
+    job.wait_for_restart(1)
+    assert "Socket timed out on send/recv operation; asking again in 1 s" in job.log
+    job.cancel()
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 0.0
