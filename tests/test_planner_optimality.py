@@ -55,7 +55,12 @@ def marks_of(name: str) -> list[pytest.MarkDecorator]:
     return [] if name in DAILY else [pytest.mark.long]
 
 
-@pytest.mark.parametrize("name", [pytest.param(problem.name, marks=marks_of(problem.name)) for problem in SMALL])
+ALL = [pytest.param(problem.name, marks=marks_of(problem.name)) for problem in SMALL]
+SEARCHED = [pytest.param(problem.name, marks=() if problem.name in DAILY else pytest.mark.long) for problem in SMALL]
+"""For what the brute force is not needed: none is costly."""
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_auto_is_within_a_hundredth_of_every_layout(name: str) -> None:
     found = best_of(name)
     every = BruteForce(task_of(name))
@@ -71,7 +76,7 @@ def test_the_brute_force_finds_what_a_wrong_search_misses() -> None:
     assert every.best is not None
 
 
-@pytest.mark.parametrize("name", [problem.name for problem in SMALL])
+@pytest.mark.parametrize("name", SEARCHED)
 def test_auto_is_never_slower_than_a_strategy(name: str) -> None:
     for strategy in ("holmes", "megatron", "flashflex"):
         try:
@@ -102,7 +107,7 @@ def test_sixteen_gpus_come_near_to_a_bound_that_nothing_beats(problem: Problem) 
     assert bound > min(space.work_bound(size, problem.batch // size) for size in (1, 2, 4, 8))
 
 
-@pytest.mark.parametrize("name", [problem.name for problem in SMALL])
+@pytest.mark.parametrize("name", SEARCHED)
 def test_the_bound_holds_for_small_problems(name: str) -> None:
     found = best_of(name)
     if found.schedule.chunks == 1:

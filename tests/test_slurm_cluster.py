@@ -181,6 +181,7 @@ def _descendants(pid: int) -> set[int]:
     return found
 
 
+@pytest.mark.slurm
 @pytest.mark.parametrize("victim", ["keeper", "mid"])
 def test_kill_9_leaves_no_process_and_no_mount(tmp_path: Path, victim: str) -> None:
     reason = unavailable_reason(ClusterSettings())
@@ -222,6 +223,7 @@ def _lives(pid: int) -> bool:
     return stat[stat.rindex(b")") + 2:].split()[0] != b"Z"
 
 
+@pytest.mark.slurm
 def test_down_ends_the_cluster(tmp_path: Path) -> None:
     reason = unavailable_reason(ClusterSettings())
     if reason:
