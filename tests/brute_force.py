@@ -96,7 +96,8 @@ class BruteForce:
     def _price(self, pipelines: tuple[Pipeline, ...], size: int) -> float:
         task = self.task
         try:
-            groups, reductions = find_groups(task.architecture, task.cluster, pipelines, GroupRules())
+            groups, reductions = find_groups(task.architecture, task.cluster, pipelines, GroupRules(),
+                                             sharded=task.settings.sharded, in_nodes=task.machine.uses_gloo)
         except PlanRefusedError:
             return math.inf
         layout = Layout(pipelines, groups, reductions, size, task.synchronization("unlike"))

@@ -9,6 +9,8 @@ from typing import Any
 
 from holmes_hpc.values import (
     Group,
+    Level,
+    Operation,
     Pipeline,
     Plan,
     Prediction,
@@ -60,8 +62,8 @@ def make_plan(
         pipelines=tuple(Pipeline(4, (Stage((a,), 0, 2), Stage((b,), 2, 2))) for a, b in pairs),
         groups=tuple(groups),
         reductions=(
-            Reduction(("embedding", "layers.0", "layers.1"), (0, 1, 2, 3), (5,)),
-            Reduction(("layers.2", "layers.3", "head"), (4, 5, 6, 7), (6,)),
+            Reduction(("embedding", "layers.0", "layers.1"), (0, 1, 2, 3), (Level(Operation.ALL_REDUCE, (5,)),)),
+            Reduction(("layers.2", "layers.3", "head"), (4, 5, 6, 7), (Level(Operation.ALL_REDUCE, (6,)),)),
         ),
         schedule=ScheduleChoice("1f1b", warmup_extra=1, digest="0" * 16),
         predicted=Prediction(machine, step_seconds, 4096 / step_seconds, 0.002, (0.1,) * 8, 0.2),

@@ -62,7 +62,7 @@ def rank_of(plan: Plan, rank: int, model: Architecture, name: str, seed: int, st
             momentum: float = 0.9) -> Rank:
     local = LocalModel(plan, rank, model, seed)
     scratch = Scratch(torch.device("cpu"))
-    flats = [FlatReduction(number, reduction, local, Route(reduction, Alone(plan, rank), scratch, sharded=False), 0.002,
+    flats = [FlatReduction(number, reduction, local, Route(reduction, Alone(plan, rank), scratch), 0.002,
                            torch.float32)
              for number, reduction in enumerate(plan.reductions) if rank in reduction.owners]
     optimizer = ShardOptimizer(flats, Optimizer(name=name, momentum=momentum))

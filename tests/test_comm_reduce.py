@@ -6,9 +6,9 @@ import torch
 from holmes_hpc.comm.groups import connect
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.comm.reduce import GradientSum, all_reduce_scalars, split
-from holmes_hpc.values import Group, Reduction
+from holmes_hpc.values import Group
 from tests.forked import run_ranks
-from tests.tiny_plans import tiny_plan
+from tests.tiny_plans import tiny_plan, tiny_reduction
 
 
 def data(*ranks):
@@ -61,7 +61,7 @@ def summed(given, groups, reduction, asynchronous):
 @pytest.mark.parametrize("name", CASES)
 def test_every_owner_gets_the_sum(name, asynchronous):
     groups, owners, inner, outer_groups, sharded = CASES[name]
-    reduction = Reduction(("layers.0",), owners, inner, outer_groups, sharded)
+    reduction, _ = tiny_reduction(groups, owners, inner, outer_groups, sharded)
     world_size = max(4, *(rank + 1 for rank in owners))
     results = run_ranks(world_size, summed, groups, reduction, asynchronous)
     for rank in range(world_size):
@@ -75,7 +75,7 @@ def test_every_owner_gets_the_sum(name, asynchronous):
 
 def test_repeating_gives_the_same_bits():
     groups, owners, inner, outer_groups, sharded = CASES["three beside two"]
-    reduction = Reduction(("layers.0",), owners, inner, outer_groups, sharded)
+    reduction, _ = tiny_reduction(groups, owners, inner, outer_groups, sharded)
     assert run_ranks(5, summed, groups, reduction, False) == run_ranks(5, summed, groups, reduction, True)
 
 
@@ -86,7 +86,7 @@ def test_last_part_takes_the_remainder():
 
 def left_out(given):
     groups = [data(0, 1), data(2), outer(0, 2)]
-    reduction = Reduction(("embedding.token",), (0, 1, 2), (1, 2), (3,), sharded=False)
+    reduction, _ = tiny_reduction(groups, (0, 1, 2), (1, 2), (3,))
     communicator = connect(
         given.store, given.rank, 3, tiny_plan(3, groups), NodeNetworks.local(),
         start_timeout=20, train_timeout=5,

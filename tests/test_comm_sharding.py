@@ -11,11 +11,13 @@ from holmes_hpc.comm.groups import connect
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.comm.sharding import Route
 from holmes_hpc.comm.stepwise import Collective, Lane, Scratch
-from holmes_hpc.values import RankPlace, Reduction, Synchronization
+from holmes_hpc.config.compose import compose
+from holmes_hpc.planner import plan
+from holmes_hpc.values import RankPlace, Synchronization
 from holmes_hpc.values.levels import ranks_by_node
 from tests.forked import run_ranks
 from tests.test_comm_reduce import CASES, data, outer
-from tests.tiny_plans import tiny_plan
+from tests.tiny_plans import tiny_plan, tiny_reduction
 
 TWO_NODES = {
     "two nodes of two": ([data(0, 1, 2, 3)], (0, 1, 2, 3), (1,), (), False),
@@ -46,7 +48,7 @@ def scattered_and_gathered(given, plan, polls):
     reduction = plan.reductions[0]
     if given.rank not in reduction.owners:
         return None
-    route = Route(reduction, communicator, Scratch(torch.device("cpu")), sharded=True)
+    route = Route(reduction, communicator, Scratch(torch.device("cpu")))
     lane = Lane()
     buffers = [values(given.rank, SHARD * route.shards, bucket) for bucket in range(BUCKETS)]
     for buffer in buffers:
@@ -64,20 +66,23 @@ def scattered_and_gathered(given, plan, polls):
         if bucket % 2:
             lane.poll()
     lane.finish()
-    levels = communicator.levels(reduction.inner[0]) if reduction.inner else None
+    inside = [group for group in plan.groups if group.is_inside]
+    sizes = {len(group.ranks) for group in inside}
     return {"shards": route.shards, "position": route.position, "counts": route.counts, "divided": route.divided,
             "sums": [shard.tolist() for shard in shards], "gathered": [each.float().tolist() for each in gathered],
-            "levels": levels is not None and (levels.nodes, levels.local)}
+            "levels": bool(inside) and (len(inside), sizes.pop())}
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_shards_hold_the_sum_and_gathers_the_whole(name):
     groups, owners, inner, outers, sharded = ALL[name]
-    reduction = Reduction(("layers.0",), owners, inner, outers, sharded)
     world_size = max(4, *(rank + 1 for rank in owners))
+    ranks_a_node = 2 if name in TWO_NODES else 1
     if name == "two nodes of two, and across":
         groups, world_size = groups[:3], 5
-    plan = placed(world_size, groups, reduction, 2 if name in TWO_NODES else 1)
+    reduction, groups = tiny_reduction(groups, owners, inner, outers, sharded, sharded=True,
+                                       slot_of=lambda rank: str(rank // ranks_a_node))
+    plan = placed(world_size, groups, reduction, ranks_a_node)
     results = run_ranks(world_size, scattered_and_gathered, plan, 2000)
     mine = {rank: results[rank] for rank in owners}
     shards = {each["shards"] for each in mine.values()}
@@ -100,6 +105,41 @@ def test_shards_hold_the_sum_and_gathers_the_whole(name):
         assert counted.tolist() == [1.0] * count, "every shard counts once"
     if name == "two nodes of two":
         assert all(each["levels"] == (2, 2) for each in mine.values())
+
+
+def groups_made(given, plan):
+    """Connect, sum and gather, and return every group that torch was asked for."""
+    made, new_group = [], torch.distributed.new_group
+
+    def noting(ranks, **options):
+        made.append((tuple(ranks), options["group_desc"]))
+        return new_group(ranks, **options)
+
+    torch.distributed.new_group = noting
+    communicator = connect(given.store, given.rank, given.world_size, plan, NodeNetworks.local(),
+                           start_timeout=30, train_timeout=20)
+    lane = Lane()
+    for reduction in (each for each in plan.reductions if given.rank in each.owners):
+        route = Route(reduction, communicator, Scratch(torch.device("cpu")))
+        buffer = values(given.rank, SHARD * route.shards, 0)
+        lane.add(Collective(route.reduce_steps(buffer), communicator))
+        lane.finish()
+        lane.add(Collective(route.gather_steps(buffer), communicator))
+        lane.finish()
+    return made
+
+
+@pytest.mark.parametrize("overrides", [
+    ["cluster.nodes=2", "cluster.gpus_per_node=2", "parallel.pipeline=1"],
+    ["cluster.nodes=2", "cluster.gpus_per_node=2", "parallel.pipeline=1", "parallel.tensor=2"],
+    ["cluster.nodes=2", "cluster.gpus_per_node=2", "parallel.pipeline=2", "optimizer.sharded=false"],
+], ids=["levels in nodes", "tensor", "pipeline"])
+def test_the_groups_made_are_those_of_the_plan(overrides):
+    made = plan(compose(["+cluster=uniform", "parallel=holmes", *overrides]), mode="local")
+    expected = [(group.ranks, f"{group.kind} on {group.network}") for group in made.groups[1:] if len(group.ranks) > 1]
+    assert len(set(expected)) == len(expected) > 2
+    assert any(group.is_inside for group in made.groups) == ("optimizer.sharded=false" not in overrides)
+    assert run_ranks(4, groups_made, made) == [expected] * 4
 
 
 def test_levels_need_equal_nodes_of_several_ranks():

@@ -49,9 +49,6 @@ class OneOf(FakeCommunicator):
     def group(self, index: int) -> int:
         return index
 
-    def levels(self, index: int) -> None:
-        return None
-
 
 @dataclass
 class Noted:
@@ -80,10 +77,11 @@ def composed(tied: bool) -> Any:
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[Layout, bool]:
     fabrics = draw(st.lists(st.integers(1, 2), min_size=2, max_size=3))
-    world = sum(fabrics)
+    gpus = draw(st.integers(1, 2))
+    world = gpus * sum(fabrics)
     tied = draw(st.booleans())
     config = composed(tied)
-    config.cluster.partitions = {f"f{i}": Partition(nodes=n, gpus_per_node=1) for i, n in enumerate(fabrics)}
+    config.cluster.partitions = {f"f{i}": Partition(nodes=n, gpus_per_node=gpus) for i, n in enumerate(fabrics)}
     pipelines = []
     for _ in range(draw(st.integers(2, 4))):
         cuts = sorted(draw(st.lists(st.integers(1, 3), max_size=3, unique=True)))
@@ -93,11 +91,13 @@ def layouts(draw: st.DrawFn) -> tuple[Layout, bool]:
                                            for rank, (a, b) in zip(ranks, bounds, strict=True))))
     rules = draw(st.sampled_from([GroupRules(), GroupRules(two_level=False), GroupRules(one_network=True)]))
     cluster = read_cluster(config.cluster)
-    groups, reductions = find_groups(Architecture.from_config(config.model), cluster, pipelines, rules)
-    return Layout(groups, reductions), draw(st.booleans())
+    sharded = draw(st.booleans())
+    groups, reductions = find_groups(Architecture.from_config(config.model), cluster, pipelines, rules, sharded=sharded,
+                                     in_nodes=draw(st.booleans()))
+    return Layout(groups, reductions), sharded
 
 
-def begun(layout: Layout, rank: int, sharded: bool, overlap: bool, chance: random.Random) -> dict[int, list]:
+def begun(layout: Layout, rank: int, overlap: bool, chance: random.Random) -> dict[int, list]:
     """Run the sums of a rank as the engine does and return what it began on each group, in order."""
     log: dict[int, list] = {}
     works: list[FakeWork] = []
@@ -106,7 +106,7 @@ def begun(layout: Layout, rank: int, sharded: bool, overlap: bool, chance: rando
     sums: dict[int, list[Collective]] = {}
     places: dict[int, set[int]] = {}
     for index, reduction in owned:
-        route = Route(reduction, communicator, Scratch(torch.device("cpu")), sharded=sharded)
+        route = Route(reduction, communicator, Scratch(torch.device("cpu")))
         for bucket in range(BUCKETS):
             steps = route.reduce_steps(torch.zeros(12 * route.shards))
             noted = [None if step is None else Noted(step.group, (index, bucket, place), log, works)
@@ -140,12 +140,12 @@ def begun(layout: Layout, rank: int, sharded: bool, overlap: bool, chance: rando
 @given(layouts(), st.booleans(), st.integers(0, 2**32))
 def test_all_members_of_a_group_begin_the_same_in_the_same_order(drawn: tuple[Layout, bool], overlap: bool,
                                                                  seed: int) -> None:
-    layout, sharded = drawn
+    layout, _ = drawn
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharding.dist, "get_backend", lambda group: BACKEND_NAME)
         patch.setattr(sharding.dist, "get_world_size", lambda group: len(layout.groups[group].ranks))
         ranks = sorted({rank for reduction in layout.reductions for rank in reduction.owners})
-        logs = {rank: begun(layout, rank, sharded, overlap, random.Random(seed + rank)) for rank in ranks}
+        logs = {rank: begun(layout, rank, overlap, random.Random(seed + rank)) for rank in ranks}
     for index, group in enumerate(layout.groups):
         orders = {rank: logs[rank].get(index, []) for rank in group.ranks if rank in logs}
         first = next(iter(orders.values()), [])

@@ -18,7 +18,8 @@ from holmes_hpc.engine.trainer import Trainer
 from holmes_hpc.errors import RunFailedError
 from holmes_hpc.planner import plan
 from holmes_hpc.schedule import build_schedule
-from holmes_hpc.values import Plan, Synchronization
+from holmes_hpc.values import Operation, Plan, Reduction, Synchronization
+from holmes_hpc.values.levels import GroupList, Sums, in_levels
 from tests.engine_worlds import TINY, World, train_world
 from tests.forked import RankFailedError
 from tests.schedule_rules import schedule_problems
@@ -53,9 +54,20 @@ def series(world: World) -> list[tuple[float, float]]:
     return [(row["loss"], row["grad_norm"]) for row in world.rows]
 
 
+def whole(made: Plan, reduction: Reduction) -> Reduction:
+    """Return a reduction of which every owner gets the whole sum."""
+    if not reduction.divides:
+        return reduction
+    outer = next((level.groups for level in reduction.levels if level.operation is Operation.ALL_REDUCE), ())
+    return in_levels(reduction.owns, reduction.owners, Sums(reduction.copies, outer, by_parts=True),
+                     GroupList(made.groups), sharded=False)
+
+
 def with_synchronization(made: Plan, *switches: bool) -> Plan:
     """Return the same plan with other switches: made anew, it might choose another layout, which rounds otherwise."""
     changed = dataclasses.replace(made, synchronization=Synchronization(*switches, made.synchronization.bucket_mib))
+    if not changed.synchronization.sharded:
+        changed = dataclasses.replace(changed, reductions=tuple(whole(made, each) for each in made.reductions))
     digest = build_schedule(changed).digest()
     return dataclasses.replace(changed, schedule=dataclasses.replace(changed.schedule, digest=digest))
 
@@ -105,7 +117,7 @@ def test_gathers_follow_the_optimizer_in_the_order_of_use() -> None:
     assert schedule_problems(made.pipelines, made.reductions, schedule) == []
     for rank, actions in schedule.actions.items():
         names = [str(action) for action in actions]
-        reduced = [name[1:] for name in names if name[0] == "R" and name[1].isdigit()]
+        reduced = [name[1:].partition(".")[0] for name in names if name[0] == "R" and name[1].isdigit()]
         gathered = [name[1:] for name in names if name[0] == "G"]
         assert gathered == [i for i in reversed(reduced) if made.reductions[int(i)].divides], rank
         assert names[-1 - len(gathered)] == "O"
@@ -294,5 +306,5 @@ def test_a_forward_never_uses_parameters_that_are_not_gathered(tmp_path: Path) -
 
 def test_a_schedule_without_gathers_is_another_schedule() -> None:
     made = plan(compose([*TINY, *LAYOUTS["dp2"]]), mode="local")
-    plainly = dataclasses.replace(made, synchronization=Synchronization())
+    plainly = with_synchronization(made, False, False, False)
     assert build_schedule(made).digest() == made.schedule.digest != build_schedule(plainly).digest()

@@ -159,7 +159,7 @@ def test_messages_over_one_nic_pass_one_after_the_other() -> None:
 
 def test_ranks_that_share_cores_take_at_least_the_work() -> None:
     pipelines = build_pipelines([[(r,) for r in range(8)]], [1], 8)
-    reductions = (Reduction(("layers.0",), tuple(range(8)), (0,)),)
+    reductions = (Reduction(("layers.0",), tuple(range(8))),)
     schedule = make_schedule(pipelines, (), reductions, ScheduleChoice("1f1b"))
     compute = {(kind, p, 0): 1.0 for p in range(8) for kind in (ActionKind.FORWARD, ActionKind.BACKWARD)}
     prices = Prices(compute, {}, (Traffic(0.5),), dict.fromkeys(range(8), 0.0), dict.fromkeys(range(8), "here"),

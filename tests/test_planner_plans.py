@@ -19,7 +19,7 @@ from holmes_hpc.planner import bind, plan, render
 from holmes_hpc.planner.search import priced
 from holmes_hpc.planner.simulation.predict import predict
 from holmes_hpc.schedule import build_schedule
-from holmes_hpc.values import Plan
+from holmes_hpc.values import Operation, Plan
 from holmes_hpc.values.capabilities import ENGINE, unsupported
 from holmes_hpc.values.owned import Owned
 from tests.fuzzing import examples
@@ -32,6 +32,17 @@ FINE = Fraction(1, 12)
 
 def make(*overrides: str, mode: str | None = None) -> Plan:
     return plan(compose(list(overrides)), mode)
+
+
+def inner_and_outer(reduction):
+    """Return the groups that sum inside themselves first, and those that join them."""
+    first = reduction.copies or (reduction.levels[0].groups if reduction.levels else ())
+    return first, next((level.groups for level in reduction.levels if level.operation is Operation.ALL_REDUCE
+                        and level.groups != first), ())
+
+
+def sums_parts(reduction):
+    return reduction.divides or any(level.operation is Operation.BROADCAST for level in reduction.levels)
 
 
 def nodes(ib: int, roce: int, gpus: int = 2) -> list[str]:
@@ -59,11 +70,12 @@ def check(made: Plan, overrides: list[str]) -> None:
     assert len(set(made.groups)) == len(made.groups)
     check_ownership(made, architecture)
     for reduction in made.reductions:
-        members = [rank for i in reduction.inner for rank in made.groups[i].ranks]
+        inner, outer = inner_and_outer(reduction)
+        members = [rank for i in inner for rank in made.groups[i].ranks]
         assert sorted(members) == (list(reduction.owners) if len(reduction.owners) > 1 else [])
-        if reduction.sharded:
-            inner = [made.groups[i].ranks for i in reduction.inner]
-            assert [made.groups[i].ranks for i in reduction.outer] == list(zip(*inner, strict=False))
+        if outer and sums_parts(reduction):
+            ranks = [made.groups[i].ranks for i in inner]
+            assert [made.groups[i].ranks for i in outer] == list(zip(*ranks, strict=False))
     if made.strategy == "holmes":
         for group in made.groups:
             fabrics = {cluster.node_of(rank).fabric for rank in group.ranks}
@@ -189,31 +201,36 @@ def test_megatron_formulas_and_one_network() -> None:
 def test_megatron_reduces_a_tied_table_in_data_groups_and_then_in_pairs() -> None:
     made = make(MIXED, "parallel=megatron", "parallel.pipeline=2")
     table = next(r for r in made.reductions if r.owns == ("embedding.token",))
-    assert not table.sharded
-    assert [made.groups[i].ranks for i in table.inner] == [(0, 1, 2, 3), (4, 5, 6, 7)]
-    assert [(made.groups[i].kind, made.groups[i].ranks) for i in table.outer] == [
+    assert not sums_parts(table)
+    inner, outer = inner_and_outer(table)
+    assert [made.groups[i].ranks for i in inner] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert [(made.groups[i].kind, made.groups[i].ranks) for i in outer] == [
         ("embedding", (k, k + 4)) for k in range(4)]
     deep = make(MIXED, "parallel=megatron", "parallel.pipeline=8", "model.num_layers=8")
     table = next(r for r in deep.reductions if r.owns == ("embedding.token",))
-    assert [(deep.groups[i].kind, deep.groups[i].ranks) for i in table.inner] == [("embedding", (0, 7))]
-    assert table.outer == ()
+    inner, outer = inner_and_outer(table)
+    assert [(deep.groups[i].kind, deep.groups[i].ranks) for i in inner] == [("embedding", (0, 7))]
+    assert outer == ()
 
 
 def test_holmes_reduces_a_tied_table_in_two_levels() -> None:
     made = make(MIXED, "parallel=holmes", "parallel.pipeline=2")
     table = next(r for r in made.reductions if r.owns == ("embedding.token",))
-    assert table.sharded
-    assert [made.groups[i].network for i in table.inner] == ["ib", "roce"]
-    assert [(made.groups[i].ranks, made.groups[i].network) for i in table.outer] == [
+    assert sums_parts(table)
+    inner, outer = inner_and_outer(table)
+    assert [made.groups[i].network for i in inner] == ["ib", "roce"]
+    assert [(made.groups[i].ranks, made.groups[i].network) for i in outer] == [
         ((k, k + 4), "ethernet") for k in range(4)]
     flat = make(MIXED, "parallel=holmes", "parallel.pipeline=2", "parallel.two_level=false")
     table = next(r for r in flat.reductions if r.owns == ("embedding.token",))
-    assert [(flat.groups[i].ranks, flat.groups[i].network) for i in table.inner] == [(tuple(range(8)), "ethernet")]
+    inner, outer = inner_and_outer(table)
+    assert [(flat.groups[i].ranks, flat.groups[i].network) for i in inner] == [(tuple(range(8)), "ethernet")]
+    assert outer == ()
 
 
 def test_untied_holmes_sends_no_gradient_over_ethernet() -> None:
     made = make(*CASES["untied"])
-    reduced = {made.groups[i].network for r in made.reductions for i in (*r.inner, *r.outer)}
+    reduced = {made.groups[i].network for r in made.reductions for i in r.groups}
     assert reduced == {"ib", "roce"}
 
 

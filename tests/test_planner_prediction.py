@@ -22,7 +22,7 @@ from holmes_hpc.planner.simulation.prices import compute_cost, price
 from holmes_hpc.planner.task import PlanSettings, Task
 from holmes_hpc.schedule.building import make_schedule
 from holmes_hpc.schedule.in_flight import peak_in_flight
-from holmes_hpc.values import ActionKind, ScheduleChoice
+from holmes_hpc.values import ActionKind, Pipeline, ScheduleChoice
 from tests.fuzzing import examples
 
 
@@ -49,8 +49,14 @@ def mixed_layout(nodes: int, tensor: int, *, depth: int = 2, chunks: int = 1, ba
               for s in range(depth)] * chunks
     share, rest = divmod(task.architecture.num_layers, depth * chunks)
     pipelines = build_pipelines(stages, [share + (s < rest) for s in range(depth * chunks)], batch)
-    groups, reductions = find_groups(task.architecture, cluster, pipelines, GroupRules())
-    return task, Layout(pipelines, groups, reductions, 1)
+    return task, layout_of(task, pipelines)
+
+
+def layout_of(task: Task, pipelines: tuple[Pipeline, ...], overlap: Exchange | None = None) -> Layout:
+    """Return the layout of pipelines whose owners share the optimizer's state, if `overlap` says so."""
+    groups, reductions = find_groups(task.architecture, task.cluster, pipelines, GroupRules(),
+                                     sharded=overlap is not None and overlap.sharded)
+    return Layout(pipelines, groups, reductions, 1, overlap)
 
 
 CASES = {
@@ -94,10 +100,10 @@ def test_folding_unlike_pipelines_changes_little(ib: int, roce: int, gpus: int, 
     stages = [*(fast[s::deep] for s in range(deep) if fast[s::deep]), slow]
     assume(len(overlaps([len(parts) for parts in stages])) <= batch)
     pipelines = build_pipelines(stages, [30 // len(stages)] * len(stages), batch)
-    groups, reductions = find_groups(task.architecture, cluster, pipelines, GroupRules())
-    layout = Layout(pipelines, groups, reductions, 1, Exchange() if overlapped else None)
+    layout = layout_of(task, pipelines, Exchange() if overlapped else None)
     choice = ScheduleChoice(name, extra, turns=turns)
-    whole = simulate(make_schedule(pipelines, groups, reductions, choice), reductions, price(task, layout))
+    whole = simulate(make_schedule(pipelines, layout.groups, layout.reductions, choice), layout.reductions,
+                     price(task, layout))
     assert predict(task, layout, choice).step_seconds == pytest.approx(whole.step_seconds, rel=0.02)
 
 
@@ -107,7 +113,7 @@ def test_what_is_overlapped_is_hidden() -> None:
 
     def seconds(**changes: bool) -> float:
         overlap = dataclasses.replace(Exchange(), **changes)
-        return predict(task, dataclasses.replace(layout, overlap=overlap), choice).step_seconds
+        return predict(task, layout_of(task, layout.pipelines, overlap), choice).step_seconds
 
     alone = seconds(sharded=False, overlap_grad_reduce=False, overlap_param_gather=False)
     assert alone == pytest.approx(predict(task, layout, choice).step_seconds, rel=0.01)
@@ -121,11 +127,12 @@ def test_what_is_overlapped_is_hidden() -> None:
 
 def test_buckets_divide_traffic_and_follow_the_backward() -> None:
     task, layout = mixed_layout(4, 1, depth=1)
+    layout = layout_of(task, layout.pipelines, Exchange())
     made = Buckets(task.architecture, layout.pipelines, layout.groups, NetworkCost(task.machine), Exchange(), 2, 4)
     reduction = max(layout.reductions, key=lambda each: len(each.owns))
     buckets = made.reduced(reduction)
     assert len(buckets) == 34
-    whole = NetworkCost(task.machine).shard_sum(reduction, layout.groups, 4 * task.architecture.parameter_count())
+    whole = NetworkCost(task.machine).summed(reduction, layout.groups, 4 * task.architecture.parameter_count())
     assert sum(bucket.traffic.seconds for bucket in buckets) == pytest.approx(whole.seconds, rel=0.01)
     ready = [bucket.stages[0, 0] for bucket in buckets]
     assert ready == sorted(ready)
@@ -156,6 +163,6 @@ def test_1024_ranks_are_folded_to_a_few(monkeypatch: pytest.MonkeyPatch) -> None
         return make_schedule(pipelines, *rest)
 
     monkeypatch.setattr("holmes_hpc.planner.simulation.predict.make_schedule", make)
-    predicted = predict(task, dataclasses.replace(layout, overlap=Exchange()), ScheduleChoice("1f1b", 1))
+    predicted = predict(task, layout_of(task, layout.pipelines, Exchange()), ScheduleChoice("1f1b", 1))
     assert 0 < len(simulated) <= 64
     assert predicted.step_seconds > 0 and len(predicted.memory_gib_per_rank) == 1024

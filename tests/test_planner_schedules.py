@@ -157,7 +157,7 @@ def test_gpipe_runs_all_forwards_first() -> None:
 
 
 def test_action_list_of_a_middle_rank() -> None:
-    reductions = (Reduction(("head",), (2,), ()), Reduction(("layers.1",), (1, 9), (0,)))
+    reductions = (Reduction(("head",), (2,)), Reduction(("layers.1",), (1, 9)))
     schedule = make_schedule(alike(3, 2), (), reductions, ScheduleChoice("1f1b"))
     assert [str(action) for action in schedule.actions[1]] == [
         "RA0.1.0@0", "F0.1.0", "SA0.1.0@2", "RA0.1.1@0", "F0.1.1", "SA0.1.1@2",
@@ -210,7 +210,7 @@ def test_every_layout_gets_a_schedule_that_runs(pipelines: tuple[Pipeline, ...],
         Group("pipeline", tuple(sorted({*p.stages[s].ranks, *p.stages[s + 1].ranks})), ("ethernet", "ib")[s % 2])
         for p in pipelines for s in range(len(p.stages) - 1))
     owners = tuple(sorted({rank for p in pipelines for stage in p.stages for rank in stage.ranks}))
-    reductions = (Reduction(("layers.0",), owners, (0,)),)
+    reductions = (Reduction(("layers.0",), owners),)
     receivers = dict.fromkeys(stage.ranks[0] for p in pipelines for stage in p.stages[1:])
     groups += (Group("turn", tuple(receivers), "local"),)
     times: tuple[tuple[tuple[int, ...], ...], ...] = ()

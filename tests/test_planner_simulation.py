@@ -152,7 +152,7 @@ def test_no_link_is_overfull_and_all_traffic_arrives(transfers: list[tuple[int, 
 def two_replicas(buckets: dict[int, tuple[Bucket, ...]], gathers: dict[int, tuple[Bucket, ...]],
                  overlap: bool) -> Timeline:
     pipelines = (Pipeline(4, (Stage((0,), 0, 1),)), Pipeline(4, (Stage((1,), 0, 1),)))
-    reductions = (Reduction(("layers.0",), (0, 1), (0,)),)
+    reductions = (Reduction(("layers.0",), (0, 1)),)
     schedule = make_schedule(pipelines, (), reductions, ScheduleChoice("1f1b"))
     if gathers and not overlap:
         actions = {rank: (*each, Action(ActionKind.GATHER, reduction=0)) for rank, each in schedule.actions.items()}

@@ -16,20 +16,23 @@ from holmes_hpc.planner.telling.sums import sums_in_words
 from holmes_hpc.values.capabilities import ENGINE, unsupported
 
 MIXED = "+cluster=mixed"
-TWO = "on gloo in two levels, inside the nodes and then across; NCCL decides itself"
+TWO = "in two levels, inside the nodes and then across"
 BETWEEN = "sums between ib and roce, over ethernet: of shards, after the sums inside each fabric (parallel.two_level)"
 
 
-def sums(*overrides: str) -> list[str]:
-    return sums_in_words(plan(compose([MIXED, "parallel.micro_batch_size=1", *overrides]), mode="slurm"))
+def sums(*overrides: str, mode: str = "slurm") -> list[str]:
+    return sums_in_words(plan(compose([MIXED, "parallel.micro_batch_size=1", *overrides]), mode=mode))
 
 
 def test_levels_inside_nodes_and_inside_fabrics_are_told_apart() -> None:
+    """The described cluster has GPUs, where NCCL knows the nodes; its emulation sums by gloo, which does not."""
     whole = ["parallel=holmes", "parallel.pipeline=2"]
-    assert sorted(sums(*whole)) == [BETWEEN, f"sums over ib, 4 ranks (2 nodes x 2): {TWO}",
-                                    f"sums over roce, 4 ranks (2 nodes x 2): {TWO}"]
+    assert sorted(sums(*whole)) == [BETWEEN, "sums over ib, 4 ranks: in one level",
+                                    "sums over roce, 4 ranks: in one level"]
+    assert sorted(sums(*whole, mode="emulated")) == [BETWEEN, f"sums over ib, 4 ranks (2 nodes x 2): {TWO}",
+                                                     f"sums over roce, 4 ranks (2 nodes x 2): {TWO}"]
     assert sums(*whole, "parallel.two_level=true") == sums(*whole), "null is true"
-    flat = sums(*whole, "parallel.two_level=false")
+    flat = sums(*whole, "parallel.two_level=false", mode="emulated")
     assert BETWEEN not in flat and f"sums over ethernet, 8 ranks (4 nodes x 2): {TWO}" in flat
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
@@ -19,22 +18,10 @@ from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.errors import ConfigurationError, NetworkError
 from holmes_hpc.values import Group, Plan
 from holmes_hpc.values.backend_kinds import GLOO
-from holmes_hpc.values.levels import ranks_by_node
 
 Progress = Callable[[int, int, str], None]
 
 
-@dataclass(frozen=True)
-class Levels:
-    """A group of `nodes` times `local` ranks in node order, in two levels.
-
-    `inside`: this rank's node; `across`: the ranks at this rank's place on the other nodes.
-    """
-
-    nodes: int
-    local: int
-    inside: ProcessGroup
-    across: ProcessGroup
 
 
 class Communicator:
@@ -59,7 +46,6 @@ class Communicator:
         self._index: dict[ProcessGroup, int] = {world: 0}
         self._reverse: dict[ProcessGroup, ProcessGroup] = {}
         self._edges: dict[frozenset[int], int] = {}
-        self._levels: dict[int, Levels] = {}
 
     def add(self, index: int, group: ProcessGroup, reverse: ProcessGroup | None = None) -> None:
         """Keep the group of `Plan.groups[index]`; `reverse` carries an edge's transfers backwards."""
@@ -71,15 +57,6 @@ class Communicator:
         if self.plan.groups[index].kind == "pipeline":
             for pair in itertools.combinations(self.plan.groups[index].ranks, 2):
                 self._edges.setdefault(frozenset(pair), index)
-
-    def add_levels(self, index: int, levels: Levels) -> None:
-        """Keep the two levels of the group of `Plan.groups[index]`."""
-        self._levels[index] = levels
-        self._index[levels.inside] = self._index[levels.across] = index
-
-    def levels(self, index: int) -> Levels | None:
-        """Return the two levels of group `index`; None where it has one rank a node, or one node."""
-        return self._levels.get(index)
 
     def has_group(self, index: int) -> bool:
         """Return whether this rank shares group `index` with another rank (a group of one builds nothing)."""
@@ -202,39 +179,8 @@ def connect(
                 _build(communicator, index, maker, start)
             done += 1
             report(done, total, _short(group))
-    if not maker.abilities.divides:
-        build_levels(communicator, maker, start)
     gloo.yield_to_compute()
     return communicator
-
-
-def build_levels(communicator: Communicator, backend: Backend, timeout: timedelta) -> None:
-    """Build the two levels of every group that sums shards and has several ranks on each of several nodes."""
-    plan = communicator.plan
-    slots = {place.rank: place.slot for place in plan.ranks}
-    wanted = {i for reduction in plan.reductions if reduction.divides for i in reduction.inner}
-    for index in sorted(wanted if plan.synchronization.sharded else ()):
-        group = plan.groups[index]
-        nodes = ranks_by_node(group.ranks, lambda rank: slots[rank])
-        if nodes is None:
-            continue
-        with _starting(plan, group, backend, communicator.rank, timeout):
-            insides = [_level(communicator, backend, ranks, group.kind, "local", timeout) for ranks in nodes]
-            acrosses = [_level(communicator, backend, ranks, group.kind, group.network, timeout)
-                        for ranks in zip(*nodes, strict=True)]
-        inside, across = (next((each for each in groups if each is not None), None)
-                          for groups in (insides, acrosses))
-        if inside is not None and across is not None:
-            communicator.add_levels(index, Levels(len(nodes), len(nodes[0]), inside, across))
-
-
-def _level(communicator: Communicator, backend: Backend, ranks: tuple[int, ...], kind: str, network: str,
-           timeout: timedelta) -> ProcessGroup | None:
-    group = backend.new_group(ranks, kind, network, timeout)
-    if group is not None:
-        dist.all_reduce(torch.zeros(1), group=group, async_op=True).wait(timeout)
-        backend.set_timeout(group, communicator.train_timeout)
-    return group
 
 
 def _check_networks(plan: Plan, backend: Backend) -> None:

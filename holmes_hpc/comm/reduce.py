@@ -1,4 +1,4 @@
-"""Sum gradients over all ranks that own them, in one or two levels, as the plan's reductions say."""
+"""Sum gradients over all ranks that own them, in the levels of the plan's reductions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup, Work
 from holmes_hpc.comm.backends import abilities_of
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.stepwise import Collective, Step
-from holmes_hpc.values import Reduction
+from holmes_hpc.values import Operation, Reduction
 
 
 class GradientSum(Collective):
@@ -37,28 +37,28 @@ class GradientSum(Collective):
 
 
 def whole_sum_steps(flat: Tensor, reduction: Reduction, communicator: Communicator) -> list[Step | None]:
-    """Return the steps that sum `flat` in place over all owners: inside, across, and inside what was summed in parts.
+    """Return the steps that sum `flat` in place over all owners, those of the reduction's levels.
 
-    On a rank that the plan leaves out of the outer groups, the second raises ValueError.
+    Where the levels leave a rank without the sum, the step in which it would get it raises ValueError.
     """
-    inner = _own_group(reduction.inner, communicator)
-    inside = communicator.group(inner) if inner >= 0 and communicator.has_group(inner) else None
-    steps: list[Step | None] = [AllReduceStep(inside, flat, "summing gradients") if inside is not None else None]
-    if not reduction.outer:
-        return steps
-    between = "summing gradients between fabrics"
-    if not reduction.sharded:
-        own = _own_group(reduction.outer, communicator)
-        if own < 0:
+    steps: list[Step | None] = []
+    parts: tuple[Tensor, ...] = (flat,)
+    for number, level in enumerate(reduction.levels):
+        doing = "summing gradients between fabrics" if number else "summing gradients"
+        own = _own_group(level.groups, communicator)
+        group = communicator.group(own) if own >= 0 and communicator.has_group(own) else None
+        if level.operation is Operation.BROADCAST:
+            ranks = communicator.plan.groups[own].ranks
+            steps.append(_ShareStep(group, parts, ranks) if group is not None else None)
+        elif level.parts > 1:
+            parts = split(flat, level.parts)
+            steps += [AllReduceStep(communicator.group(each), part, doing)
+                      if part.numel() > 0 and communicator.has_group(each) else None
+                      for part, each in zip(parts, level.groups, strict=True)]
+        elif own < 0 and number and number == len(reduction.levels) - 1:
             steps.append(_MissingStep(communicator, reduction))
-        elif communicator.has_group(own):
-            steps.append(AllReduceStep(communicator.group(own), flat, between))
-        return steps
-    parts = split(flat, len(reduction.outer))
-    steps += [AllReduceStep(communicator.group(outer), part, between)
-              if part.numel() > 0 and communicator.has_group(outer) else None
-              for part, outer in zip(parts, reduction.outer, strict=True)]
-    steps.append(_ShareStep(inside, parts, communicator.plan.groups[inner].ranks) if inside is not None else None)
+        else:
+            steps.append(AllReduceStep(group, flat, doing) if group is not None else None)
     return steps
 
 

@@ -1,12 +1,13 @@
 """Reduce-scatter and all-gather of flat buffers between the owners of a reduction, as steps.
 
 Gloo's own reduce-scatter is an all-reduce, so on gloo it is an all-to-all and a local sum, in the order of the
-group's ranks and so with the same bits every time. Where a group has several ranks on each of several nodes, it goes
-in two levels, inside the nodes and then across, since gloo does not know nodes and would send every shard over the
-NIC once for each rank. NCCL does know them.
+group's ranks and so with the same bits every time. The plan's levels say whether it goes inside the nodes and then
+across.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -14,47 +15,45 @@ from torch import Tensor
 from torch.distributed import ProcessGroup, Work
 
 from holmes_hpc.comm.backends import abilities_of
-from holmes_hpc.comm.groups import Communicator, Levels
+from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.reduce import AllReduceStep, whole_sum_steps
 from holmes_hpc.comm.stepwise import Loan, Scratch, Step
-from holmes_hpc.values import Reduction
+from holmes_hpc.values import Level, Operation, Reduction
 
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 
 class Route:
-    """How this rank takes part in a reduction.
+    """How this rank takes part in the levels of a reduction.
 
     `shards`: into how many equal parts a buffer is cut, 1 where it is summed whole. `position`: which of them is this
-    rank's, None when it has none (its inner group has more ranks than the smallest one). `counts`: whether this rank
-    speaks for its shard where every shard is to be counted once.
+    rank's, None when it has none (its copy has more ranks than shards). `counts`: whether this rank speaks for its
+    shard where every shard is to be counted once.
 
-    With `sharded`, the shards of an inner group are summed inside it (reduce-scatter); where there are outer groups,
-    the j-th joins the ranks at position j of the inner groups and sums shard j between them. Each of these updates
-    the shard alike, and gathers inside its inner group.
+    Where the owners share the optimizer's state, the scatters of the plan's levels leave in each rank of a copy the sum
+    of its shard, inside the nodes first where there are two; an all-reduce joins the copies. Ranks at one position
+    update the shard alike, and each copy gathers inside itself.
     """
 
-    def __init__(self, reduction: Reduction, communicator: Communicator, scratch: Scratch, *, sharded: bool) -> None:
+    def __init__(self, reduction: Reduction, communicator: Communicator, scratch: Scratch) -> None:
         self._reduction, self._communicator, self._scratch = reduction, communicator, scratch
-        self.divided = sharded and reduction.divides
-        self.shards = 1
+        self.divided, self.shards = reduction.divides, reduction.shards
         self.position: int | None = 0
         self.counts = reduction.owners[0] == communicator.rank
         if self.divided:
-            groups = communicator.plan.groups
-            self._inner = next(i for i in reduction.inner if communicator.rank in groups[i].ranks)
-            ranks = groups[self._inner].ranks
-            place = ranks.index(communicator.rank)
-            self.shards = len(reduction.outer) or len(ranks)
+            self._copy = self._own(reduction.copies)[0]
+            place = communicator.plan.groups[self._copy].ranks.index(communicator.rank)
             self.position = place if place < self.shards else None
-            self.counts = self.position is not None and (not reduction.outer or self._inner == reduction.inner[0])
-            self._levels = communicator.levels(self._inner) if self.shards == len(ranks) else None
+            self.counts = self.position is not None and self._copy in reduction.norm
+            self._scatters = self._own_at(reduction.levels, Operation.REDUCE_SCATTER)
+            self._joins = self._own_at(reduction.levels, Operation.ALL_REDUCE)
+            self._gathers = self._own_at(reduction.gathers, Operation.ALL_GATHER)
 
     @property
     def gathers(self) -> bool:
         """Whether this rank gathers shards that other ranks updated."""
-        return self.divided and self._communicator.has_group(self._inner)
+        return self.divided and self._communicator.has_group(self._copy)
 
     def writes(self, number: int) -> bool:
         """Return whether this rank saves its shard of bucket `number`: of ranks that hold the same one, only one does.
@@ -64,8 +63,8 @@ class Route:
         if not self.divided:
             owners = self._reduction.owners
             return owners[number % len(owners)] == self._communicator.rank
-        alike = self._reduction.inner if self._reduction.outer else (self._inner,)
-        return self.position is not None and alike[number % len(alike)] == self._inner
+        alike = self._reduction.copies
+        return self.position is not None and alike[number % len(alike)] == self._copy
 
     def shard(self, buffer: Tensor) -> Tensor:
         """Return this rank's part of a buffer, a view; empty when it has none."""
@@ -81,40 +80,58 @@ class Route:
             return whole_sum_steps(buffer, self._reduction, self._communicator)
         shard = self.shard(buffer)
         steps: list[Step | None] = [None, None]
-        if self._communicator.has_group(self._inner):
+        if self._communicator.has_group(self._copy):
             steps = self._scatter_steps(buffer, shard)
-        if self._reduction.outer and self.position is not None:
-            outer = self._reduction.outer[self.position]
-            if self._communicator.has_group(outer):
-                steps.append(AllReduceStep(self._communicator.group(outer), shard, "summing gradients between fabrics"))
+        if self.position is not None:
+            steps += [AllReduceStep(self._communicator.group(join), shard, "summing gradients between fabrics")
+                      for join in self._joins if self._communicator.has_group(join)]
         return steps
 
     def gather_steps(self, buffer: Tensor) -> list[Step]:
-        """Return the steps that fill a buffer with the shards of all ranks of the inner group."""
+        """Return the steps that fill a buffer with the shards of all ranks of the copy."""
         if not self.gathers:
             return []
-        group = self._communicator.group(self._inner)
-        ranks = self._communicator.plan.groups[self._inner].ranks
-        if self._levels is not None:
-            return _two_level_gather(self._levels, buffer, self.shard(buffer), self._scratch)
+        groups = [self._communicator.group(index) for index in self._gathers]
+        if len(groups) == 2:
+            return self._gather_in_two(buffer, *groups)
+        ranks = self._ranks(self._gathers[0])
         if self.shards == len(ranks):
-            return [_gather(group, buffer, self.shard(buffer))]
-        return [_Broadcasts(group, buffer, ranks[:self.shards])]
+            return [_gather(groups[0], buffer, self.shard(buffer))]
+        return [_Broadcasts(groups[0], buffer, ranks[:self.shards])]
 
     def _scatter_steps(self, buffer: Tensor, shard: Tensor) -> list[Step | None]:
-        group = self._communicator.group(self._inner)
-        if abilities_of(group).divides and self.shards == dist.get_world_size(group):
+        groups = [self._communicator.group(index) for index in self._scatters]
+        if len(groups) == 2:
+            return self._scatter_in_two(buffer, shard, *groups)
+        group, ranks = groups[0], len(self._ranks(self._scatters[0]))
+        if abilities_of(group).divides and self.shards == ranks:
             return [_ReduceScatter(group, buffer, shard), None]
-        if self._levels is None:
-            if self.shards == dist.get_world_size(group) == 2:
-                return [_PairSum(group, buffer, shard, self._scratch), None]
-            return [_AllToAllSum(group, buffer, shard, self.shards, self._scratch), None]
-        inside, across = self._levels.inside, self._levels.across
-        nodes, local = self._levels.nodes, self._levels.local
+        if self.shards == ranks == 2:
+            return [_PairSum(group, buffer, shard, self._scratch), None]
+        return [_AllToAllSum(group, buffer, shard, self.shards, self._scratch), None]
+
+    def _scatter_in_two(self, buffer: Tensor, shard: Tensor, inside: ProcessGroup,
+                        across: ProcessGroup) -> list[Step | None]:
+        local, nodes = (len(self._ranks(index)) for index in self._scatters)
         part = Loan(self._scratch, buffer.numel() // local, buffer.dtype)
         return [_AllToAllSum(inside, buffer, part, local, self._scratch, interleaved=nodes),
                 _PairSum(across, part, shard, self._scratch) if nodes == 2 else
                 _AllToAllSum(across, part, shard, nodes, self._scratch)]
+
+    def _gather_in_two(self, buffer: Tensor, across: ProcessGroup, inside: ProcessGroup) -> list[Step]:
+        nodes, local = (len(self._ranks(index)) for index in self._gathers)
+        part = Loan(self._scratch, buffer.numel() // local, buffer.dtype)
+        return [_gather(across, part, self.shard(buffer)), _GatherInside(inside, nodes, buffer, part, self._scratch)]
+
+    def _own_at(self, levels: Sequence[Level], operation: Operation) -> tuple[int, ...]:
+        """Return this rank's group at each level that does so, in their order."""
+        return tuple(own for level in levels if level.operation is operation for own in self._own(level.groups))
+
+    def _own(self, indices: Sequence[int]) -> list[int]:
+        return [index for index in indices if self._communicator.rank in self._ranks(index)]
+
+    def _ranks(self, index: int) -> tuple[int, ...]:
+        return self._communicator.plan.groups[index].ranks
 
 
 class _AllToAllSum:
@@ -251,22 +268,17 @@ class _Broadcasts:
 class _GatherInside(_AllGather):
     """The second level of a gather: every rank of a node has one part of each node's piece."""
 
-    def __init__(self, levels: Levels, buffer: Tensor, part: Loan, scratch: Scratch) -> None:
+    def __init__(self, group: ProcessGroup, nodes: int, buffer: Tensor, part: Loan, scratch: Scratch) -> None:
         self._gathered, self._part = Loan(scratch, buffer.numel(), buffer.dtype), part
-        super().__init__(levels.inside, self._gathered, part)
-        self._target, self._levels = buffer, levels
+        super().__init__(group, self._gathered, part)
+        self._target, self._nodes = buffer, nodes
 
     def end(self) -> None:
-        nodes, local = self._levels.nodes, self._levels.local
-        pieces = self._gathered.tensor.view(local, nodes, -1).transpose(0, 1)
-        self._target.view(nodes, local, -1).copy_(pieces)
+        ranks = dist.get_world_size(self.group)
+        pieces = self._gathered.tensor.view(ranks, self._nodes, -1).transpose(0, 1)
+        self._target.view(self._nodes, ranks, -1).copy_(pieces)
         self._gathered.give_back()
         self._part.give_back()
-
-
-def _two_level_gather(levels: Levels, buffer: Tensor, shard: Tensor, scratch: Scratch) -> list[Step]:
-    part = Loan(scratch, buffer.numel() // levels.local, buffer.dtype)
-    return [_gather(levels.across, part, shard), _GatherInside(levels, buffer, part, scratch)]
 
 
 def _gather(group: ProcessGroup, buffer: Tensor | Loan, shard: Tensor | Loan) -> Step:

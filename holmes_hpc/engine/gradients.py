@@ -40,8 +40,7 @@ class Gradients:
         self.scratch = Scratch(communicator.device)
         self.flats = [
             FlatReduction(index, reduction, model,
-                          Route(reduction, communicator, self.scratch, sharded=plan.synchronization.sharded),
-                          plan.synchronization.bucket_mib, dtype)
+                          Route(reduction, communicator, self.scratch), plan.synchronization.bucket_mib, dtype)
             for index, reduction in enumerate(plan.reductions)
             if rank in reduction.owners and model.pieces(reduction)
         ]

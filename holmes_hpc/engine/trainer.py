@@ -39,6 +39,7 @@ from holmes_hpc.runs import RunFolder
 from holmes_hpc.schedule import build_schedule
 from holmes_hpc.schedule.forward_only import forward_actions
 from holmes_hpc.values import Action, ActionKind, Plan
+from holmes_hpc.values.capabilities import unable_to_sum
 from holmes_hpc.values.trackers import Tracker
 
 
@@ -218,6 +219,9 @@ class Trainer:
     def _scheduled_actions(self) -> tuple[tuple[Action, ...], dict[int, list[Action]]]:
         """Return this rank's actions, and by neighbour its receives in the order in which it sends."""
         plan, rank = self._job.plan, self._job.rank
+        problems = unable_to_sum(plan)
+        if problems:
+            raise RunFailedError("; ".join(problems))
         schedule = build_schedule(plan)
         if plan.schedule.digest != schedule.digest():
             raise RunFailedError(

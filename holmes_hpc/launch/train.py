@@ -26,7 +26,7 @@ from holmes_hpc.launch.node.node_report import read_node
 from holmes_hpc.launch.slurm.in_allocation import run_as_rank, run_in_allocation
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
 from holmes_hpc.launch.slurm.run import show_dry_run, submit_and_follow
-from holmes_hpc.planner import bind, plan, render, search_progress
+from holmes_hpc.planner import bind, for_library, plan, render, search_progress
 from holmes_hpc.planner.telling.describe import in_a_line
 from holmes_hpc.runs import RunFolder, describe_job, heal, read_result
 from holmes_hpc.runs.place import check_place
@@ -60,12 +60,15 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
     if decision.mode == "rank":
         run_as_rank(config, cluster)
     check_before(config)
-    if decision.mode in ("emulated", "local"):
-        backend_here(str(config.launch.backend), decision.mode, cluster, read_node("here").gpus)
+    here = decision.mode in ("emulated", "local")
+    library = (backend_here(str(config.launch.backend), decision.mode, cluster, read_node("here").gpus) if here
+               else None)
     with search_progress(sys.stderr) as progress:
         chosen = (plan_for_job(config, cluster, progress) if decision.mode in ("slurm", "srun")
                   else plan(config, decision.mode, cluster, progress))
-    refuse_unsupported(config)
+    if here:
+        chosen = for_library(chosen, knows_nodes=library is None or library.knows_nodes)
+    refuse_unsupported(config, chosen)
     fill_in_resume(config)
     if not brief:
         console = Console(width=None if sys.stdout.isatty() else PLAN_WIDTH)
@@ -145,8 +148,8 @@ def _report(folder: RunFolder, *, brief: bool) -> None:
         LOG.warning("the run is complete, but its report failed: %s: %s", type(error).__name__, error)
 
 
-def refuse_unsupported(config: Any) -> None:
+def refuse_unsupported(config: Any, plan: Plan | None = None) -> None:
     """Raise ConfigurationError for what is asked for and the engine cannot do."""
-    problems = unsupported(config)
+    problems = unsupported(config, plan)
     if problems:
         raise ConfigurationError("; ".join(problems))

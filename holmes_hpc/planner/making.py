@@ -59,7 +59,7 @@ def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
     widest = max(stage.tensor for pipeline in layout.pipelines for stage in pipeline.stages)
     synchronization, sent = task.synchronization(best.strategy), loads(task, layout)
     schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, best.schedule,
-                             sharded=synchronization.sharded)
+                             gathers=True)
     return Plan(
         strategy=best.strategy,
         world_size=task.cluster.world_size,
@@ -104,8 +104,8 @@ def _notes(whole: Task, best: Priced, sent: Sequence[Load]) -> tuple[str, ...]:
     if task.machine.label != "emulated" and task.settings.precision == "float32" and any(
             task.machine.gpu(node).peak_tflops.get("float16") for node in task.cluster.nodes):
         notes.append("priced in float32; train.precision=bfloat16 (float16 on GPUs without it) is several times faster")
-    across = [layout.groups[i] for reduction in layout.reductions for i in (*reduction.inner, *reduction.outer)
-              if layout.groups[i].network == "ethernet" and layout.groups[i].kind == "embedding"]
+    across = [layout.groups[i] for reduction in layout.reductions for i in reduction.groups
+              if layout.groups[i].network == "ethernet" and layout.groups[i].whole_kind == "embedding"]
     if across and task.architecture.tied_embeddings:
         notes.append("the tied embedding's gradient crosses Ethernet in every step; model.tied_embeddings=false "
                      "avoids it")

@@ -14,23 +14,24 @@ from holmes_hpc.values import Action, ActionKind, Group, Pipeline, Plan, Reducti
 from holmes_hpc.values.schedule_kinds import SCHEDULE_KINDS
 
 
-def build_schedule(plan: Plan) -> Schedule:
+def build_schedule(plan: Plan, step: int = 0) -> Schedule:
     """Return the schedule of a plan; the same plan always gives the same action lists.
 
-    Raises PlanRefusedError for a schedule that this version cannot build.
+    Steps repeat in a cycle (`Plan.cycle`), counted from 1; in the last of a cycle, and in step 0, all levels of the
+    reductions are done. Raises PlanRefusedError for a schedule that this version cannot build.
     """
     return make_schedule(plan.pipelines, plan.groups, plan.reductions, plan.schedule,
-                         sharded=plan.synchronization.sharded)
+                         gathers=True, step=step)
 
 
 def make_schedule(pipelines: Sequence[Pipeline], groups: Sequence[Group], reductions: Sequence[Reduction],
-                  choice: ScheduleChoice, *, sharded: bool = False) -> Schedule:
+                  choice: ScheduleChoice, *, gathers: bool = False, step: int = 0) -> Schedule:
     """Return the schedule of a layout: see `build_schedule`, which takes the parts from a plan.
 
-    With `sharded`, every rank gathers parameters after its optimizer's step.
+    With `gathers`, every rank gathers what it shares with others after its optimizer's step.
     """
     actions = lower(pipelines, reductions, _orders(pipelines, groups, choice),
-                    split=choice.kind.splits, sharded=sharded)
+                    split=choice.kind.splits, gathers=gathers, step=step)
     return Schedule(choice.name, take_turns(pipelines, groups, actions) if choice.turns else actions)
 
 
@@ -83,13 +84,14 @@ def transfers(senders: Sequence[int], receivers: Sequence[int]) -> tuple[tuple[i
 
 def lower(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
           orders: Mapping[int, Sequence[Pass]], *, split: bool = False,
-          sharded: bool = False) -> dict[int, tuple[Action, ...]]:
+          gathers: bool = False, step: int = 0) -> dict[int, tuple[Action, ...]]:
     """Put transfers around the work, then every rank's reductions in the plan's order, then the optimizer.
 
     A receive stands right before the work that needs it and a send right after the work that made it; between
     stages on the same rank there is neither. With `split` a backward is its input part, and its weight part is work
-    of its own. A reduction stands where it ends: with overlap it begins as soon as its gradients are there. With
-    `sharded`, gathers follow the optimizer, first what the next forward uses first; a gather stands where it begins:
+    of its own. A reduction stands where it ends: with overlap it begins as soon as its gradients are there. It names
+    the level through which it sums in this `step`; 0 is the step of a cycle in which all levels are done. With
+    `gathers`, they follow the optimizer, first what the next forward uses first; a gather stands where it begins:
     with overlap it ends where its parameters are used.
     """
     ways = _ways(pipelines)
@@ -106,9 +108,9 @@ def lower(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
                 parts[kind, p, s] = _parts_of(kind, ways[rank].get((kind == FORWARD, p, s), _NOBODY), split)
             actions += [_action(part, p, s, microbatch, peer) for part, peer in parts[kind, p, s]]
         own = owned.get(rank, [])
-        actions += [Action(ActionKind.REDUCE, reduction=index) for index in own]
+        actions += [Action(ActionKind.REDUCE, reduction=index, level=reductions[index].due(step)) for index in own]
         actions.append(Action(ActionKind.OPTIMIZER))
-        if sharded:
+        if gathers:
             actions += [Action(ActionKind.GATHER, reduction=index) for index in reversed(own)
                         if reductions[index].divides]
         lowered[rank] = tuple(actions)

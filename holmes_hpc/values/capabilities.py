@@ -16,7 +16,9 @@ from holmes_hpc.values.schedule_kinds import AUTO, SCHEDULE_KINDS
 class Abilities:
     """What an engine can run: the one table that the search, `train` and `plan` ask.
 
-    `tensor` and `unlike_tensor` are tensor parallelism, and pipelines of which stages have unlike degrees.
+    `tensor` and `unlike_tensor` are tensor parallelism, and pipelines of which stages have unlike degrees. A level of a
+    reduction is done at least every `longest_interval` steps. `norm_over_parts` is the norm of gradients over a part of
+    the ranks.
     """
 
     schedules: tuple[str, ...]
@@ -30,12 +32,15 @@ class Abilities:
     overlap_param_gather: bool
     turns: bool
     cross_fabric_dtypes: tuple[str, ...]
+    longest_interval: int
+    norm_over_parts: bool
 
 
 ENGINE = Abilities(
     schedules=tuple(SCHEDULE_KINDS), chunks=True, tensor=True, unlike_tensor=True,
     sequence_parallel=True, recompute=("none", "selective", "full"), precisions=("float32", "bfloat16", "float16"),
     overlap_grad_reduce=True, overlap_param_gather=True, turns=True, cross_fabric_dtypes=("float32",),
+    longest_interval=1, norm_over_parts=False,
 )
 """The engine of this version."""
 
@@ -66,10 +71,36 @@ def unsupported(config: Any, plan: Plan | None = None, abilities: Abilities = EN
     problems = [_message(what, remedy) for wrong, what, remedy in asked if wrong]
     if problems or plan is None:
         return problems
-    return [f"the plan uses {what}: the engine of this version cannot run it. Use more nodes, more pipeline stages "
-            "or a smaller model." for what in unable([[stage.tensor for stage in pipeline.stages]
-                                                      for pipeline in plan.pipelines],
-                                                     plan.schedule.name, plan.recompute, abilities)]
+    return [*(f"the plan uses {what}: the engine of this version cannot run it. Use more nodes, more pipeline stages "
+              "or a smaller model." for what in unable([[stage.tensor for stage in pipeline.stages]
+                                                        for pipeline in plan.pipelines],
+                                                       plan.schedule.name, plan.recompute, abilities)),
+            *unable_to_sum(plan, abilities)]
+
+
+def unable_to_sum(plan: Plan, abilities: Abilities = ENGINE) -> list[str]:
+    """Return what the engine cannot run of how a plan sums gradients, each with its remedy.
+
+    That is in groups and reductions of the plan alone: this version's planner makes none of it.
+    """
+    problems = []
+    wires = dict.fromkeys(group.wire for group in plan.groups if group.wire not in abilities.cross_fabric_dtypes)
+    for wire in wires:
+        kinds = dict.fromkeys(group.kind for group in plan.groups if group.wire == wire)
+        problems.append(f"the plan sends gradients as {wire} in its {' and '.join(kinds)} groups (groups[].wire): the "
+                        "engine of this version cannot. Set parallel.cross_fabric_dtype to "
+                        f"{_either(abilities.cross_fabric_dtypes)} or null and plan anew.")
+    longest = max((level.every for each in plan.reductions for level in (*each.levels, *each.gathers)), default=1)
+    if longest > abilities.longest_interval:
+        problems.append(f"the plan does a level of its reductions in every {longest}th step only "
+                        "(reductions[].levels[].every): the engine of this version does all of them at least every "
+                        f"{abilities.longest_interval}. Plan anew with this version.")
+    if plan.synchronization.norm_group and not abilities.norm_over_parts:
+        group = plan.groups[plan.synchronization.norm_group]
+        problems.append(f"the plan takes the norm of the gradients over the {group.kind} group of "
+                        f"{len(group.ranks)} ranks (synchronization.norm_group): the engine of this version takes it "
+                        "over all ranks. Plan anew with this version.")
+    return problems
 
 
 def unable(degrees: list[list[int]], schedule: str, recompute: str, abilities: Abilities = ENGINE) -> list[str]:

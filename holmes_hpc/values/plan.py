@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import types
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, TypeVar
 
 from holmes_hpc.foreign import parse_json
+from holmes_hpc.values.levels import GroupList, Sums, in_levels
+from holmes_hpc.values.reductions import Group, Reduction
 from holmes_hpc.values.schedule_kinds import ScheduleKind, schedule_kind
 from holmes_hpc.values.strategy_kinds import present_name
 
@@ -68,58 +72,23 @@ class Pipeline:
 
 
 @dataclass(frozen=True)
-class Group:
-    """A process group and the network that it uses.
-
-    `kind` is `tensor`, `data`, `pipeline` (one edge between two stages), `embedding`, `turn` (ranks of a node that
-    take turns on its slow NIC, in this order), or `world`. `network` is the family of a NIC kind (`ib`, `roce`,
-    `ethernet`, ...), or `local` inside a node.
-    """
-
-    kind: str
-    ranks: tuple[int, ...]
-    network: str
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """How the gradients of some parameters are summed over every rank that owns them.
-
-    `owns` names units of the architecture (`embedding`, `layers.3`, `head`; `embedding.token` for the token table
-    alone) or slices of them; `values.owned` has the grammar. `owners` are all ranks that hold them. `inner` are
-    indices into `Plan.groups`: groups that are disjoint and together hold all owners; each first sums inside itself.
-    `outer`, when not empty, are groups that join the inner ones: with `sharded`, outer group j sums the j-th of
-    `len(outer)` equal parts of the flat gradient between the j-th ranks of the inner groups, which then broadcast it
-    inside; without, each outer group sums the whole gradient (Megatron's embedding groups).
-    """
-
-    owns: tuple[str, ...]
-    owners: tuple[int, ...]
-    inner: tuple[int, ...]
-    outer: tuple[int, ...] = ()
-    sharded: bool = False
-
-    @property
-    def divides(self) -> bool:
-        """Whether its owners can share the optimizer's state: the sum is in shards before it is whole."""
-        return len(self.owners) > 1 and bool(self.inner) and (self.sharded or not self.outer)
-
-
-@dataclass(frozen=True)
 class Synchronization:
     """How gradients are summed and parameters updated.
 
-    `sharded`: of every reduction that `Reduction.divides`, each rank of an inner group keeps the optimizer's state of
-    one shard, updates it, and gathers the others' (ZeRO-1). `overlap_grad_reduce`: a bucket of gradients is summed as
-    soon as its last gradient of the step is there, while the backward goes on. `overlap_param_gather`: the next
-    forward begins before all parameters are gathered, and waits for those that it uses. `bucket_mib` is the size of
-    a bucket of float32 gradients, in 2^20 bytes; the last ones are smaller (`buckets.bucket_cuts`).
+    `sharded` is what was asked for, and what the reductions say: of every one that `Reduction.divides`, each rank of a
+    copy keeps the optimizer's state of one shard, updates it, and gathers the others' (ZeRO-1). `overlap_grad_reduce`:
+    a bucket of gradients is summed as soon as its last gradient of the step is there, while the backward goes on.
+    `overlap_param_gather`: the next forward begins before all parameters are gathered, and waits for those that it
+    uses. `bucket_mib` is the size of a bucket of float32 gradients, in 2^20 bytes; the last ones are smaller
+    (`buckets.bucket_cuts`). The norm of the gradients, by which they are clipped, is taken over the ranks of the group
+    `norm_group`, an index into `Plan.groups`: of all of them, over the world.
     """
 
     sharded: bool = False
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     bucket_mib: float = 4.0
+    norm_group: int = 0
 
 
 @dataclass(frozen=True)
@@ -241,9 +210,22 @@ class Plan:
         if version not in _READ_VERSIONS:
             raise ValueError(f"plan of format {version!r}: this version reads the formats "
                              f"{' and '.join(map(str, _READ_VERSIONS))}; make the plan anew")
-        plan = _build(cls, data | {"format_version": FORMAT_VERSION}, "plan")
+        plan = _build(cls, (_upgraded(data) if version == 1 else data) | {"format_version": FORMAT_VERSION}, "plan")
+        plan._check_indices()
         rejected = tuple(dataclasses.replace(each, strategy=present_name(each.strategy)) for each in plan.rejected)
         return dataclasses.replace(plan, strategy=present_name(plan.strategy), rejected=rejected)
+
+    @property
+    def cycle(self) -> int:
+        """After how many steps the schedule repeats itself: 1 where every level is done in every step."""
+        return math.lcm(*(level.every for reduction in self.reductions for level in reduction.levels))
+
+    def _check_indices(self) -> None:
+        used = {index for each in self.reductions for index in (*each.groups, *each.copies, *each.norm)}
+        unknown = sorted(index for index in used | {self.synchronization.norm_group}
+                         if not 0 <= index < len(self.groups))
+        if unknown:
+            raise ValueError(f"plan.reductions: group {unknown[0]} is not among the plan's {len(self.groups)}")
 
     def stages_of(self, rank: int) -> tuple[tuple[int, int], ...]:
         """Return the (pipeline, stage) indices that `rank` serves, in pipeline order."""
@@ -262,6 +244,33 @@ class Plan:
         """
         here, there = self.pipelines[pipeline].stages[stage:stage + 2]
         return here.tensor if self.sequence_parallel and here.tensor == there.tensor else 1
+
+
+def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan of format 1 with the levels of its reductions; it had none inside nodes, which comm made itself."""
+    try:
+        groups = [_build(Group, each, "plan.groups") for each in data["groups"]]
+        sharded = data.get("synchronization", {}).get("sharded", False)
+        reductions = []
+        for i, each in enumerate(data["reductions"]):
+            old = _build(_OldReduction, each, f"plan.reductions[{i}]")
+            sums = Sums(old.inner, old.outer, old.sharded)
+            new = in_levels(old.owns, old.owners, sums, GroupList(groups), sharded=sharded)
+            reductions.append(dataclasses.asdict(new))
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"plan: no groups and reductions of format 1 ({type(error).__name__}: {error})") from None
+    return data | {"reductions": json.loads(json.dumps(reductions))}
+
+
+@dataclass(frozen=True)
+class _OldReduction:
+    """A reduction as format 1 had it: see `levels.Sums`."""
+
+    owns: tuple[str, ...]
+    owners: tuple[int, ...]
+    inner: tuple[int, ...]
+    outer: tuple[int, ...] = ()
+    sharded: bool = False
 
 
 def _build(kind: type[Value], data: Any, path: str) -> Value:
@@ -291,6 +300,11 @@ def _convert(hint: Any, item: Any, path: str) -> Any:
         return tuple(_convert(arguments[0], each, f"{path}[{i}]") for i, each in enumerate(item))
     if dataclasses.is_dataclass(hint):
         return _build(typing.cast(type, hint), item, path)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        try:
+            return hint(item)
+        except ValueError:
+            raise ValueError(f"{path}: {item!r} is none of {', '.join(each.value for each in hint)}") from None
     if hint is float and isinstance(item, int) and not isinstance(item, bool):
         return float(item)
     if not isinstance(item, hint) or (isinstance(item, bool) and hint is not bool):

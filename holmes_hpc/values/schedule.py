@@ -49,8 +49,9 @@ class Action:
 
     For compute and transfers `pipeline`, `stage` and `microbatch` say which; a transfer's `stage` is the stage of
     the rank that acts, and `peer` the rank at the other end. For REDUCE and GATHER `reduction` is an index into
-    `Plan.reductions`. A backward is one BACKWARD, or a BACKWARD_INPUT that gives the gradient of the stage's input
-    and a later BACKWARD_WEIGHT that gives those of its matrices.
+    `Plan.reductions`; a REDUCE sums through `level` of its levels, -1 where there is none. A backward is one BACKWARD,
+    or a BACKWARD_INPUT that gives the gradient of the stage's input and a later BACKWARD_WEIGHT that gives those of
+    its matrices.
 
     Where pipelines take turns on a slow NIC, TAKE_TURN waits for the turn's token from `peer`, and the message of the
     receive that follows it does not start to travel before; PASS_TURN gives the token to `peer`. `stage` of a
@@ -63,10 +64,11 @@ class Action:
     microbatch: int = -1
     peer: int = -1
     reduction: int = -1
+    level: int = -1
 
     def __str__(self) -> str:
         if self.kind in (ActionKind.REDUCE, ActionKind.GATHER):
-            return f"{self.kind.value}{self.reduction}"
+            return f"{self.kind.value}{self.reduction}" + (f".{self.level}" if self.level > 0 else "")
         if self.kind is ActionKind.OPTIMIZER:
             return self.kind.value
         text = f"{self.kind.value}{self.pipeline}.{self.stage}.{self.microbatch}"

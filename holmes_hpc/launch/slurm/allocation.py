@@ -16,7 +16,8 @@ from holmes_hpc.launch.node.backend import decide_backend
 from holmes_hpc.launch.node.mismatch import Mismatch, find_mismatches, interfaces_of
 from holmes_hpc.launch.node.node_report import NodeReport
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
-from holmes_hpc.planner import bind
+from holmes_hpc.planner import bind, for_library
+from holmes_hpc.schedule import build_schedule
 from holmes_hpc.values import Plan
 from holmes_hpc.values.backend_kinds import GLOO
 
@@ -58,10 +59,10 @@ def allocate(config: Any, cluster: ClusterDescription, plan: Plan, given: Sequen
              ) -> tuple[Plan, Allocation]:
     """Return the plan bound to the step's nodes (in rank order), and the allocation.
 
-    Plans anew where nodes come in another order than planned, or use Ethernet after a mismatch. Raises
-    ConfigurationError when the new plan leaves nodes out, PlanRefusedError when the step has other nodes or tasks than
-    the cluster file describes, NetworkError (with `launch.on_mismatch=fail`) or ExcludeNodesError (`exclude_node`) when
-    a node is not as described.
+    Plans anew where nodes come in another order than planned, or use Ethernet after a mismatch, or where another
+    version made the plan. Raises ConfigurationError when the new plan leaves nodes out, PlanRefusedError when the step
+    has other nodes or tasks than the cluster file describes, NetworkError (with `launch.on_mismatch=fail`) or
+    ExcludeNodesError (`exclude_node`) when a node is not as described.
     """
     found = _assign(cluster, given)
     backend = decide_backend(str(config.launch.backend), found)
@@ -72,8 +73,12 @@ def allocate(config: Any, cluster: ClusterDescription, plan: Plan, given: Sequen
     if not _is_planned_for(plan, nodes):
         LOG.info("the nodes are others than planned, or in another order: planning anew")
         plan = plan_for_job(config, dataclasses.replace(cluster, nodes=nodes))
+    elif build_schedule(plan).digest() != plan.schedule.digest:
+        LOG.info("another version of holmes_hpc made the plan: planning anew")
+        plan = plan_for_job(config, dataclasses.replace(cluster, nodes=nodes))
     first, report = found[0]
     host = report.interfaces.get(interfaces_of(first)[ETHERNET]) or report.node
+    plan = for_library(plan, knows_nodes=backend.knows_nodes)
     return bind(plan, slots), Allocation(slots, host, ethernet_only, backend.name)
 
 

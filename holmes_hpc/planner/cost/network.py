@@ -18,8 +18,7 @@ from holmes_hpc.planner.cost.gpu_constants import (
     network_share,
 )
 from holmes_hpc.planner.known import KnownPrices
-from holmes_hpc.values import Group, Reduction
-from holmes_hpc.values.levels import ranks_by_node
+from holmes_hpc.values import Group, Level, Operation, Reduction
 
 Resource = tuple[str, str]
 """What transfers share, one direction of it: (node's slot, `out ib`), or (`trunk`, `fabric>fabric`).
@@ -110,43 +109,37 @@ class NetworkCost:
         seconds_a_byte, step, _ = self._ring_rates(group)
         return Ring(1 / seconds_a_byte, step, COLLECTIVE_LAUNCH_SECONDS)
 
-    def reduction(self, reduction: Reduction, groups: Sequence[Group], size_bytes: float) -> Traffic:
-        """Return the price of a reduction: inside, across, and the broadcast inside where the sum was sharded."""
-        inner = [self.all_reduce(groups[i], size_bytes) for i in reduction.inner]
-        share = size_bytes / len(reduction.outer) if reduction.sharded and reduction.outer else size_bytes
-        outer = [self.all_reduce(groups[i], share) for i in reduction.outer]
-        last = [self._ring(groups[i], size_bytes, len(groups[i].ranks) - 1) for i in reduction.inner
-                if reduction.sharded and len(groups[i].ranks) > 1]
-        return _in_turn((inner, outer, last))
+    def summed(self, reduction: Reduction, groups: Sequence[Group], size_bytes: float) -> Traffic:
+        """Return the price of the levels that sum the gradients of what a reduction owns."""
+        return self._levels(reduction.levels, groups, size_bytes)
 
-    def shard_sum(self, reduction: Reduction, groups: Sequence[Group], size_bytes: float) -> Traffic:
-        """Return the price of a sum that stays in shards: a reduce-scatter inside, and the shards' sums across."""
-        shards = len(reduction.outer) or 1
-        return _in_turn([[self._half(groups[i], size_bytes, len(reduction.outer)) for i in reduction.inner],
-                         [self.all_reduce(groups[i], size_bytes / shards) for i in reduction.outer]])
+    def gathered(self, reduction: Reduction, groups: Sequence[Group], size_bytes: float) -> Traffic:
+        """Return the price of the levels that gather the parameters of what a reduction owns."""
+        return self._levels(reduction.gathers, groups, size_bytes)
 
-    def shard_gather(self, reduction: Reduction, groups: Sequence[Group], size_bytes: float) -> Traffic:
-        """Return the price of gathering the shards of what a reduction owns inside each inner group."""
-        return _in_turn([[self._half(groups[i], size_bytes, len(reduction.outer)) for i in reduction.inner]])
+    def _levels(self, levels: Sequence[Level], groups: Sequence[Group], size_bytes: float) -> Traffic:
+        """Return the price of levels that follow one another.
 
-    def _half(self, group: Group, size_bytes: float, shards: int) -> Traffic:
-        """Return the price of a reduce-scatter or all-gather, of so many shards if not 0: half of an all-reduce.
-
-        The engine does it on gloo inside the nodes and then across, where each rank has a shard (`comm.sharding`).
+        Groups of a level wait for those that they share ranks with, and not for others: the nodes of two fabrics each
+        begin to sum across when their own are ready.
         """
-        cluster, count = self.machine.cluster, len(group.ranks)
+        phases: list[_Phase] = []
+        for level in levels:
+            phases = _joined(phases, [_Phase(groups[i].ranks, self._at_level(level, groups[i], size_bytes))
+                                      for i in level.groups])
+        return phases[0].traffic if len(phases) == 1 else _side_by_side([phase.traffic for phase in phases])
+
+    def _at_level(self, level: Level, group: Group, size_bytes: float) -> Traffic:
+        """Return the price of what one group does at a level."""
+        count = len(group.ranks)
+        if level.operation is Operation.ALL_REDUCE:
+            return self.all_reduce(group, size_bytes / level.parts)
         if count < 2:
             return Traffic(0.0)
-        nodes = (ranks_by_node(group.ranks, lambda rank: cluster.node_of(rank).slot)
-                 if self.machine.uses_gloo and shards in (0, count) else None)
-        if nodes is None:
-            return self._ring(group, (count - 1) / count * size_bytes, count - 1)
-        local, parts = len(nodes[0]), len(nodes)
-        return _in_turn([[self._ring(Group(group.kind, ranks, LOCAL), (local - 1) / local * size_bytes, local - 1)
-                          for ranks in nodes],
-                         [self._ring(Group(group.kind, ranks, group.network),
-                                     (parts - 1) / parts * size_bytes / local, parts - 1)
-                          for ranks in zip(*nodes, strict=True)]])
+        if level.operation is Operation.BROADCAST:
+            return self._ring(group, size_bytes, count - 1)
+        # Half of an all-reduce, of what the levels inside the nodes leave to each rank.
+        return self._ring(group, (count - 1) / count * size_bytes / max(1, level.parts // count), count - 1)
 
     def _ring(self, group: Group, size_bytes: float, steps: int) -> Traffic:
         """Return the price of `size_bytes` passing every rank of a ring in `steps` steps."""
@@ -201,10 +194,46 @@ def occupied(parts: Iterable[Mapping[Resource, float]]) -> dict[Resource, float]
     return busy
 
 
-def _in_turn(phases: Sequence[Sequence[Traffic]]) -> Traffic:
-    """Return the price of phases that follow one another, each of groups side by side."""
-    return Traffic(sum(_phase_seconds(phase) for phase in phases), 0.0,
-                   occupied(traffic.busy for phase in phases for traffic in phase))
+@dataclass(frozen=True)
+class _Phase:
+    """What some ranks have done so far."""
+
+    ranks: tuple[int, ...]
+    traffic: Traffic
+
+
+def _joined(before: Sequence[_Phase], groups: Sequence[_Phase]) -> list[_Phase]:
+    """Return the phases after those of some groups, each of which follows all that it shares ranks with."""
+    if not before:
+        return [_Phase(group.ranks, _side_by_side([group.traffic])) for group in groups]
+    phase_of = {rank: number for number, phase in enumerate(before) for rank in phase.ranks}
+    set_of = list(range(len(before) + len(groups)))
+
+    def root(number: int) -> int:
+        while set_of[number] != number:
+            number = set_of[number]
+        return number
+
+    for number, group in enumerate(groups, start=len(before)):
+        for earlier in {phase_of[rank] for rank in group.ranks if rank in phase_of}:
+            set_of[root(earlier)] = root(number)
+    sets: dict[int, tuple[list[_Phase], list[_Phase]]] = {}
+    for number, each in enumerate([*before, *groups]):
+        sets.setdefault(root(number), ([], []))[number >= len(before)].append(each)
+    return [_after(first, then) for first, then in sets.values()]
+
+
+def _after(first: Sequence[_Phase], then: Sequence[_Phase]) -> _Phase:
+    """Return phases side by side and after them others side by side."""
+    early, late = ([phase.traffic for phase in phases] for phases in (first, then))
+    seconds = early[0].seconds if len(early) == 1 else _phase_seconds(early)
+    return _Phase(tuple(dict.fromkeys(rank for phase in (*first, *then) for rank in phase.ranks)),
+                  Traffic(seconds + _phase_seconds(late), 0.0, occupied(each.busy for each in (*early, *late))))
+
+
+def _side_by_side(traffics: Sequence[Traffic]) -> Traffic:
+    """Return the price of groups that go on at the same time."""
+    return Traffic(_phase_seconds(traffics), 0.0, occupied(traffic.busy for traffic in traffics))
 
 
 def _phase_seconds(traffics: Sequence[Traffic]) -> float:

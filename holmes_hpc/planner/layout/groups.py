@@ -11,6 +11,7 @@ from holmes_hpc.planner.layout.ownership import TOKEN_TABLE, holders, owned_part
 from holmes_hpc.schedule.building import edge_ranks
 from holmes_hpc.schedule.turns import turn_ranks
 from holmes_hpc.values import Group, Pipeline, Reduction
+from holmes_hpc.values.levels import GroupList, Sums, in_levels
 from holmes_hpc.values.owned import Owned
 
 
@@ -29,33 +30,29 @@ class GroupRules:
 
 
 class _Groups:
-    """Groups in the order in which they were first asked for, each once."""
+    """The groups of a layout, each on its network."""
 
     def __init__(self, cluster: ClusterDescription, rules: GroupRules) -> None:
-        self.cluster = cluster
-        self.groups: list[Group] = []
-        self.index: dict[tuple[str, tuple[int, ...]], int] = {}
+        self.cluster, self.found = cluster, GroupList()
         everyone = tuple(range(cluster.world_size))
         self.network = cluster.shared_network(everyone) if rules.one_network else None
         self.add("world", everyone)
 
     def add(self, kind: str, ranks: Sequence[int]) -> int:
-        key = kind, tuple(ranks)
-        if key not in self.index:
-            network = None if kind == "turn" else self.network
-            self.index[key] = len(self.groups)
-            self.groups.append(Group(*key, network or self.cluster.shared_network(ranks)))
-        return self.index[key]
+        network = None if kind == "turn" else self.network
+        return self.found.add(kind, ranks, lambda: network or self.cluster.shared_network(ranks))
 
 
 def find_groups(architecture: Architecture, cluster: ClusterDescription, pipelines: Sequence[Pipeline],
-                rules: GroupRules) -> tuple[tuple[Group, ...], tuple[Reduction, ...]]:
+                rules: GroupRules, *, sharded: bool = False,
+                in_nodes: bool = False) -> tuple[tuple[Group, ...], tuple[Reduction, ...]]:
     """Return all process groups, the world first, and all reductions.
 
     A reduction stands for all units, or slices of them, with the same owners, and every slice is in exactly one;
     where a single rank owns them there is nothing to sum, and the reduction names its owner and no group. Reductions
     stand in the order in which a backward finishes their gradients: head first, token table last. Groups for turns
-    on slow NICs come last; only a schedule with turns needs them.
+    on slow NICs come last; only a schedule with turns needs them. With `sharded` owners share the optimizer's state;
+    with `in_nodes` (on gloo) the plan says how their groups go inside nodes.
     """
     found = _Groups(cluster, rules)
     for pipeline in pipelines:
@@ -69,10 +66,12 @@ def find_groups(architecture: Architecture, cluster: ClusterDescription, pipelin
     reductions = []
     for owners, parts in owned_parts(architecture, pipelines).items():
         tied_copies = _tied_copies(architecture, pipelines, parts)
-        reductions.append(_reduction(found, owners, tuple(map(str, parts)), tied_copies, rules))
-    for ranks in turn_ranks(cluster, pipelines, found.groups):
+        sums = _sums(found, owners, tied_copies, rules) if len(owners) > 1 else Sums(())
+        reductions.append(in_levels(tuple(map(str, parts)), owners, sums, found.found, sharded=sharded,
+                                    slot_of=(lambda rank: cluster.node_of(rank).slot) if in_nodes else None))
+    for ranks in turn_ranks(cluster, pipelines, found.found.groups):
         found.add("turn", ranks)
-    return tuple(found.groups), tuple(reductions)
+    return tuple(found.found.groups), tuple(reductions)
 
 
 def _tied_copies(architecture: Architecture, pipelines: Sequence[Pipeline],
@@ -89,29 +88,26 @@ def _tied_copies(architecture: Architecture, pipelines: Sequence[Pipeline],
     return () if set(first) & set(last) else (tuple(first), tuple(last))
 
 
-def _reduction(found: _Groups, owners: tuple[int, ...], owns: tuple[str, ...],
-               tied_copies: tuple[tuple[int, ...], ...], rules: GroupRules) -> Reduction:
-    if len(owners) == 1:
-        return Reduction(owns, owners, inner=())
+def _sums(found: _Groups, owners: tuple[int, ...], tied_copies: tuple[tuple[int, ...], ...],
+          rules: GroupRules) -> Sums:
     kind = "embedding" if tied_copies else "data"
     if rules.one_network:
         if tied_copies and len(tied_copies[0]) == len(tied_copies[1]) > 1:
-            return _in_pairs(found, owners, owns, tied_copies)
-        return Reduction(owns, owners, inner=(found.add(kind, owners),))
+            return _in_pairs(found, tied_copies)
+        return Sums((found.add(kind, owners),))
     fabrics: dict[str, list[int]] = {}
     for rank in owners:
         fabrics.setdefault(found.cluster.node_of(rank).fabric, []).append(rank)
     if len(fabrics) == 1 or len(fabrics) == len(owners) or not rules.two_level:
-        return Reduction(owns, owners, inner=(found.add(kind, owners),))
+        return Sums((found.add(kind, owners),))
     inside = list(fabrics.values())
     inner = tuple(found.add("data", ranks) for ranks in inside)
     outer = tuple(found.add(kind, [ranks[j] for ranks in inside]) for j in range(min(map(len, inside))))
-    return Reduction(owns, owners, inner, outer, sharded=True)
+    return Sums(inner, outer, by_parts=True)
 
 
-def _in_pairs(found: _Groups, owners: tuple[int, ...], owns: tuple[str, ...],
-              copies: tuple[tuple[int, ...], ...]) -> Reduction:
+def _in_pairs(found: _Groups, copies: tuple[tuple[int, ...], ...]) -> Sums:
     """Megatron's way with a tied table: the data groups of both stages, then the whole gradient in each pair."""
     inner = tuple(found.add("data", tuple(sorted(ranks))) for ranks in copies)
     outer = tuple(found.add("embedding", pair) for pair in zip(*copies, strict=True))
-    return Reduction(owns, owners, inner, outer, sharded=False)
+    return Sums(inner, outer)

@@ -54,12 +54,13 @@ def predict_as_run(config: Any, cluster: ClusterDescription, plan: Plan,
                    networks: Mapping[str, Mapping[str, str]]) -> Prediction:
     """Return what is predicted of a plan when Megatron-LM runs it; `networks` is that of `kind_networks`."""
     task, layout = restore(config, plan, "slurm", cluster)
-    groups, reductions = find_groups(task.architecture, task.cluster, plan.pipelines, GroupRules(one_network=True))
+    groups, reductions = find_groups(task.architecture, task.cluster, plan.pipelines, GroupRules(one_network=True),
+                                     sharded=plan.synchronization.sharded, in_nodes=task.machine.uses_gloo)
 
     def network_of(group: Group) -> str:
         fabric = task.cluster.node_of(group.ranks[0]).fabric
         shared = task.cluster.shared_network(group.ranks)
-        return shared if shared == "local" else networks[fabric].get(_KINDS.get(group.kind, ""), ETHERNET)
+        return shared if shared == "local" else networks[fabric].get(_KINDS.get(group.whole_kind, ""), ETHERNET)
 
     own = tuple(dataclasses.replace(group, network=network_of(group)) for group in groups)
     choice = ScheduleChoice(plan.schedule.name, chunks=plan.schedule.chunks)

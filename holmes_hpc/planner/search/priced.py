@@ -93,7 +93,8 @@ def make_layout(task: Task, strategy: str, pipelines: tuple[Pipeline, ...], size
     synchronization = task.synchronization(strategy)
 
     def make() -> Layout:
-        groups, reductions = find_groups(task.architecture, task.cluster, pipelines, rules)
+        groups, reductions = find_groups(task.architecture, task.cluster, pipelines, rules,
+                                         sharded=synchronization.sharded, in_nodes=task.machine.uses_gloo)
         return Layout(pipelines, groups, reductions, size, synchronization)
 
     layout: Layout = task.layouts.layouts.of((pipelines, size, rules, synchronization), make)

@@ -12,7 +12,6 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.planner.cost.network import NetworkCost, Traffic
 from holmes_hpc.planner.layout.layout import Overlap
 from holmes_hpc.planner.layout.ownership import element_count, stage_units
-from holmes_hpc.planner.layout.sharing import divides
 from holmes_hpc.planner.simulation.collectives import Bucket
 from holmes_hpc.schedule.policies import Place
 from holmes_hpc.values import Group, Pipeline, Reduction
@@ -41,21 +40,16 @@ class Buckets:
     def reduced(self, reduction: Reduction) -> tuple[Bucket, ...]:
         """Return the buckets of gradients, in the order in which a backward finishes them."""
         size = self.gradient_bytes * element_count(self.architecture, reduction.owns)
-        whole = (self.network.shard_sum(reduction, self.groups, size) if self.divides(reduction)
-                 else self.network.reduction(reduction, self.groups, size))
+        whole = self.network.summed(reduction, self.groups, size)
         return tuple(Bucket(traffic, self._ready(reduction, units))
                      for traffic, units in self._cut(reduction, whole))
 
     def gathered(self, reduction: Reduction) -> tuple[Bucket, ...]:
         """Return the buckets of parameters, in the order in which a forward uses them."""
         count = element_count(self.architecture, reduction.owns)
-        whole = self.network.shard_gather(reduction, self.groups, self.element_bytes * count)
+        whole = self.network.gathered(reduction, self.groups, self.element_bytes * count)
         cut = self._cut(reduction, whole)
         return tuple(Bucket(traffic, self._needed(reduction, units)) for traffic, units in reversed(cut))
-
-    def divides(self, reduction: Reduction) -> bool:
-        """Return whether the owners share the optimizer's state of a reduction."""
-        return divides(reduction, self.groups, self.overlap)
 
     def _cut(self, reduction: Reduction, whole: Traffic) -> list[tuple[Traffic, set[str]]]:
         """Return the traffic of every bucket and the units of which it has something."""

@@ -46,8 +46,8 @@ def price(task: Task, layout: Layout) -> Prices:
             weight = weight_seconds(task, cost, stage.ranks, units, layout.micro_batch_size)
             compute[ActionKind.BACKWARD_WEIGHT, p, s] = weight
             compute[ActionKind.BACKWARD_INPUT, p, s] = backward - weight
-    reductions = [network.reduction(reduction, layout.groups,
-                                    task.software.gradient_bytes * element_count(task.architecture, reduction.owns))
+    reductions = [network.summed(reduction, layout.groups,
+                                 task.software.gradient_bytes * element_count(task.architecture, reduction.owns))
                   if layout.overlap is None or not _is_exchanged(layout, reduction) else Traffic(0.0)
                   for reduction in layout.reductions]
     pools, cores = core_pools(task)
@@ -65,7 +65,7 @@ def _overlapped(task: Task, network: NetworkCost, layout: Layout, overlap: Overl
     buckets = {index: made.reduced(reduction) for index, reduction in exchanged}
     if not overlap.overlap_grad_reduce:
         buckets = {index: tuple(Bucket(bucket.traffic) for bucket in parts) for index, parts in buckets.items()}
-    gathers = {index: made.gathered(reduction) for index, reduction in exchanged if made.divides(reduction)}
+    gathers = {index: made.gathered(reduction) for index, reduction in exchanged if reduction.divides}
     cost, updated = compute_cost(task), updated_parameters(task, layout)
     optimizer = {rank: cost.optimizer_seconds(task.cluster.node_of(rank), updated[rank]) for rank in prices.optimizer}
     return dataclasses.replace(prices, buckets=buckets, gathers=gathers, optimizer=optimizer,
@@ -73,7 +73,7 @@ def _overlapped(task: Task, network: NetworkCost, layout: Layout, overlap: Overl
 
 
 def _is_exchanged(layout: Layout, reduction: Reduction) -> bool:
-    return any(len(layout.groups[i].ranks) > 1 for i in (*reduction.inner, *reduction.outer))
+    return any(len(layout.groups[i].ranks) > 1 for i in reduction.groups)
 
 
 def stage_seconds(task: Task, cost: ComputeCost, ranks: Sequence[int], units: tuple[str, ...],

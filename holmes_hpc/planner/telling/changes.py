@@ -155,7 +155,9 @@ def _untied(task: Task, layout: Layout, choice: ScheduleChoice, strategy: str) -
         return
     architecture = dataclasses.replace(task.architecture, tied_embeddings=False)
     rules = GroupRules(one_network=strategy_kind(strategy).one_network, two_level=task.settings.two_level)
-    groups, reductions = find_groups(architecture, task.cluster, layout.pipelines, rules)
+    groups, reductions = find_groups(architecture, task.cluster, layout.pipelines, rules,
+                                     sharded=any(reduction.divides for reduction in layout.reductions),
+                                     in_nodes=task.machine.uses_gloo)
     yield _Variant("untied embeddings (model.tied_embeddings=false)",
                    dataclasses.replace(task, architecture=architecture),
                    dataclasses.replace(layout, groups=groups, reductions=reductions), choice)

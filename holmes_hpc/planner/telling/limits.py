@@ -116,7 +116,7 @@ def _verdict(task: Task, layout: Layout, shares: Shares, busiest: int, busiest_s
         return f"the computing of stage {', '.join(map(str, stages))}, for which the others wait"
     if shares.sums > shares.neighbours:
         networks = {layout.groups[i].network for reduction in layout.reductions
-                    for i in (*reduction.inner, *reduction.outer)}
+                    for i in reduction.groups if not layout.groups[i].is_inside}
         return f"sums of gradients over {', '.join(sorted(networks))}" if networks else "the optimizer"
     return "the bubble (filling and draining the pipelines, waiting for messages)"
 

@@ -11,6 +11,7 @@ from holmes_hpc.planner.layout.layout import Layout
 from holmes_hpc.planner.layout.node_kinds import on_nodes
 from holmes_hpc.planner.task import Task, task_of
 from holmes_hpc.values import Plan
+from holmes_hpc.values.levels import for_nodes
 from holmes_hpc.words import counted
 
 
@@ -36,4 +37,7 @@ def restore(config: Any, plan: Plan, mode: str | None = None, cluster: ClusterDe
                                      global_batch_size=plan.global_batch_size)
     task = dataclasses.replace(task, settings=settings, cluster=cluster,
                                machine=dataclasses.replace(task.machine, cluster=cluster))
-    return task, Layout(plan.pipelines, plan.groups, plan.reductions, plan.micro_batch_size, plan.synchronization)
+    # The prediction is for the task's machine, whatever library the run used.
+    nodes = (lambda rank: plan.ranks[rank].slot) if task.machine.uses_gloo else None
+    groups, reductions = for_nodes(plan.groups, plan.reductions, nodes)
+    return task, Layout(plan.pipelines, groups, reductions, plan.micro_batch_size, plan.synchronization)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holmes_hpc.values import Plan, Reduction
-from holmes_hpc.values.levels import ranks_by_node
+from holmes_hpc.values import Operation, Plan, Reduction
 from holmes_hpc.words import counted
 
 MOST_LINES = 6
@@ -23,27 +22,32 @@ def sums_in_words(plan: Plan) -> list[str]:
 
 
 def _lines(plan: Plan, reduction: Reduction) -> Iterator[str]:
-    groups = [plan.groups[i] for i in reduction.inner]
-    for group in groups:
+    first, inside = list(reduction.copies or reduction.levels[0].groups), _inside(plan, reduction)
+    for index in first:
+        group = plan.groups[index]
         if len(group.ranks) > 1:
             yield (f"sums over {group.network}, {counted(len(group.ranks), 'rank')}"
-                   f"{_inside(plan, reduction, group.ranks)}")
-    if reduction.outer:
-        outer = plan.groups[reduction.outer[0]]
+                   f"{_in_nodes(len(group.ranks), inside.get(group.ranks[0]))}")
+    between = [level for level in reduction.levels if level.operation is Operation.ALL_REDUCE
+               and not set(level.groups) <= set(first)]
+    for level in between:
+        outer = plan.groups[level.groups[0]]
+        of_shards = reduction.divides or reduction.levels[-1].operation is Operation.BROADCAST
         yield (f"sums between {' and '.join(_fabrics(plan, outer.ranks))}, over {outer.network}: "
-               + ("of shards, after the sums inside each fabric (parallel.two_level)" if reduction.sharded
+               + ("of shards, after the sums inside each fabric (parallel.two_level)" if of_shards
                   else "of whole gradients, after the sums inside each group"))
 
 
-def _inside(plan: Plan, reduction: Reduction, ranks: tuple[int, ...]) -> str:
-    """Return how one inner group sums: on gloo in two levels where `comm.sharding` does."""
-    shards = len(reduction.outer) or len(ranks)
-    divided = plan.synchronization.sharded and reduction.divides
-    nodes = ranks_by_node(ranks, lambda rank: plan.ranks[rank].slot) if divided and shards == len(ranks) else None
-    if nodes is None:
+def _inside(plan: Plan, reduction: Reduction) -> dict[int, int]:
+    """Return by the first rank of a node's group how many ranks it has, where they sum inside the node first."""
+    groups = [plan.groups[index] for index in reduction.groups]
+    return {group.ranks[0]: len(group.ranks) for group in groups if group.is_inside}
+
+
+def _in_nodes(ranks: int, local: int | None) -> str:
+    if local is None:
         return ": in one level"
-    return (f" ({counted(len(nodes), 'node')} x {len(nodes[0])}): on gloo in two levels, inside the nodes and then "
-            "across; NCCL decides itself")
+    return f" ({counted(ranks // local, 'node')} x {local}): in two levels, inside the nodes and then across"
 
 
 def _fabrics(plan: Plan, ranks: tuple[int, ...]) -> list[str]:
