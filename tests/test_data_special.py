@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 import tempfile
@@ -95,7 +94,7 @@ def test_unknown_characters_are_still_unknown() -> None:
     assert 0 in loaded.encode("é<unk>".encode()).tolist()
 
 
-def test_the_page_trains_as_text_and_a_line_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_page_trains_as_text_and_a_line_says_so(tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
     folder.mkdir()
     for name in ("a.txt", "b.txt"):
@@ -104,13 +103,17 @@ def test_the_page_trains_as_text_and_a_line_says_so(tmp_path: Path, caplog: pyte
     data = {"name": "text", "path": str(folder), "cache": str(tmp_path / "cache"), "vocab_size": 300,
             "tokenizer": saved(tmp_path, raw), "end_of_document": "<|endoftext|>"}
     end = raw.token_to_id("<|endoftext|>")
-    with caplog.at_level(logging.WARNING):
-        tokens = whole(open_data(**data))
-    assert tokens.count(end) == 2  # one after each file, and none inside
-    assert "<|endoftext|> 40 times" in caplog.text and "data.special_tokens=control" in caplog.text
-    caplog.clear()
-    assert whole(open_data(special_tokens="control", **data)).count(end) == 42  # the cache keeps the two apart
-    assert "became those tokens; data.special_tokens=text" in caplog.text
+    for _ in range(2):  # made, and read from the cache
+        opened = open_data(**data)
+        assert whole(opened).count(end) == 2  # one after each file, and none inside
+        (remark,) = opened.remarks(doubts=True)
+        assert "<|endoftext|> 40 times" in remark and "data.special_tokens=control" in remark
+    opened = open_data(special_tokens="control", **data)
+    assert whole(opened).count(end) == 42  # the cache keeps the two apart
+    assert "became those tokens; data.special_tokens=text" in opened.remarks(doubts=False)[0]
+    (folder / "a.txt").write_text("nothing of the kind " * 20)
+    (folder / "b.txt").unlink()
+    assert open_data(**data).remarks(doubts=True) == []
 
 
 def test_the_writer_says_it_too(tmp_path: Path) -> None:

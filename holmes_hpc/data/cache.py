@@ -23,6 +23,7 @@ _LOG = logging.getLogger(__name__)
 _RECIPE = 2
 _ABANDONED_SECONDS = 24 * 3600
 _CHUNK_BYTES = 1 << 22
+_SPELLED = ".spelled"
 
 
 def read_text(settings: SourceSettings, vocab_size: int) -> Tokens:
@@ -55,16 +56,25 @@ def _tokens(settings: SourceSettings, files: Sequence[Path], tokenizer: Tokenize
     cached = replace(settings, path=str(path))
     if path.exists():
         try:
-            return read_token_file(cached)
+            return replace(read_token_file(cached), notes=_notes(path))
         except DataError as error:
             _LOG.warning("making the cached tokens again: %s", error)
     _remove_abandoned(path)
     _LOG.info("making the tokens of %d files of %s: %s", len(files), settings.path, path)
     with TokenFileWriter(path, tokenizer.vocab_size, tokenizer.identity) as writer:
         tokenise(settings, files, tokenizer, writer)
-    if said := spelled_in_words(tokenizer, settings.special_tokens, settings.key("special_tokens")):
-        _LOG.warning("%s: %s", settings.label, said)
-    return read_token_file(cached)
+    # Kept beside the tokens, as whoever makes them is not the rank that speaks, and later runs only read them.
+    path.with_suffix(_SPELLED).write_text(
+        spelled_in_words(tokenizer, settings.special_tokens, settings.key("special_tokens")), encoding="utf-8")
+    return replace(read_token_file(cached), notes=_notes(path))
+
+
+def _notes(path: Path) -> tuple[str, ...]:
+    """Return what was said when the tokens at `path` were made."""
+    with suppress(OSError, UnicodeDecodeError):
+        if text := path.with_suffix(_SPELLED).read_text(encoding="utf-8"):
+            return (text,)
+    return ()
 
 
 def _listing(settings: SourceSettings, files: Sequence[Path]) -> str:

@@ -80,6 +80,11 @@ class Dataset:
             source.check(self.sequence_length, self.vocab_size)
         check_tokenizers(self.sources)
 
+    def remarks(self, *, doubts: bool) -> list[str]:
+        """Return what a user should be told: how tokens were made and, with `doubts`, what may not be meant."""
+        said = [f"{source.label}: {note}" for source in self.sources for note in source.notes]
+        return said + [doubt for source in self.sources if doubts for doubt in source.doubts(self.vocab_size)]
+
     def fingerprint(self) -> str:
         """Return a digest of the sizes and of windows of all parts, to compare between nodes and with a checkpoint.
 

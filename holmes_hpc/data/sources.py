@@ -34,7 +34,8 @@ _LEAST_WRAPPED = 1 << 15
 class Source:
     """A training and a validation part of tokens.
 
-    `label` names it in messages. `vocab_size` and `tokenizer` are None where the data does not say.
+    `label` names it in messages. `vocab_size` and `tokenizer` are None where the data does not say; `notes` are what a
+    user should be told of how its tokens were made.
     """
 
     label: str
@@ -42,6 +43,7 @@ class Source:
     validation: TokenArray
     vocab_size: int | None = None
     tokenizer: bytes | None = None
+    notes: tuple[str, ...] = ()
 
     def check(self, sequence_length: int, vocab_size: int) -> None:
         """Refuse a part shorter than one sample, and tokens outside the vocabulary in windows of both parts.
@@ -140,7 +142,8 @@ def open_source(settings: SourceSettings, vocab_size: int) -> Source:
         raise unknown(SOURCES, settings.kind, ("python_docs", *_READERS))
     count = len(tokens.array)
     border = count - int(count * settings.validation_fraction)
-    return Source(settings.label, tokens.array[:border], tokens.array[border:], tokens.vocab_size, tokens.tokenizer)
+    return Source(settings.label, tokens.array[:border], tokens.array[border:], tokens.vocab_size, tokens.tokenizer,
+                  tokens.notes)
 
 
 def _read_tokens(settings: SourceSettings, vocab_size: int) -> Tokens:

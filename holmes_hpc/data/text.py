@@ -75,7 +75,7 @@ def spelled_in_words(tokenizer: Tokenizer, became: str, key: str) -> str:
     more = len(tokenizer.spelled) - _MOST_NAMES
     counts += f" and {more} others" if more > 0 else ""
     other = "control" if became == "text" else "text"
-    what = "was read as text" if became == "text" else "became those tokens"
+    what = "were read as text" if became == "text" else "became those tokens"
     return f"the text spells special tokens ({counts}), which {what}; {key}={other} takes it the other way"
 
 

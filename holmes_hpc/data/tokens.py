@@ -36,6 +36,8 @@ class Tokens:
     vocab_size: int | None = None
     tokenizer: bytes | None = None
     documents: TokenArray | None = None
+    notes: tuple[str, ...] = ()
+    """what a user should be told of the source"""
 
 
 def map_array(settings: SourceSettings, path: Path, dtype: Any, offset: int, count: int) -> Any:

@@ -58,6 +58,9 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     config, plan = settings.config, settings.plan
     architecture = Architecture.from_config(config.model)
     dataset = open_dataset(config.data, architecture)
+    if settings.rank == 0:
+        for remark in dataset.remarks(doubts=not config.data.check_before_start):  # else it was said before the start
+            say(remark)
     store = open_store(settings, config.train.start_timeout_seconds)
     networks = NodeNetworks(settings.node, settings.interfaces, settings.slot.split("/")[0])
     backend = settings.backend or available_backend()
