@@ -75,8 +75,9 @@ def _submitted(folder: RunFolder) -> SubmittedRun | None:
     job = read_json(folder.job_path)
     if job is None and read_result(folder):  # sbatch refused it
         return SubmittedRun(NOT_SUBMITTED, folder)
-    job_id = job.get("job_id") if isinstance(job, dict) else None
-    return SubmittedRun(str(job_id), folder) if job_id is not None else None
+    if not isinstance(job, dict) or job.get("job_id") is None:
+        return None
+    return SubmittedRun(str(job["job_id"]), folder, cluster=job.get("cluster"))
 
 
 def _number(run: SubmittedRun) -> list[int]:

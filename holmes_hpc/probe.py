@@ -13,26 +13,18 @@ from omegaconf import DictConfig
 from holmes_hpc import front
 from holmes_hpc.cluster.measured import MeasuredLink, read_measured
 from holmes_hpc.config.folders import user_folder
+from holmes_hpc.paths import is_there
 
 
 def act(config: DictConfig) -> front.Outcome:
     """Start a run that measures and ends; print what it found and keep it beside the user's cluster files."""
-    from holmes_hpc.launch.train import train
+    from holmes_hpc.launch.train import run
 
     config.launch.probe_only = True
-    base, name = Path(config.run.folder), str(config.run.name or config.cluster.name)
-    before = set(_probes(base / name))
-    status, _ = train(config)
-    for path in sorted(set(_probes(base / name)) - before):
-        _show(path, config.cluster.name)
+    status, folder = run(config)
+    if folder is not None and is_there(folder.probe_path):
+        _show(folder.probe_path, config.cluster.name)
     return status, None
-
-
-def _probes(folder: Path) -> list[Path]:
-    try:
-        return list(folder.expanduser().absolute().glob("*/probe.json"))
-    except OSError:
-        return []  # the check of the run's place says what is wrong
 
 
 def _show(path: Path, cluster: str) -> None:

@@ -61,6 +61,15 @@ def test_only_a_backend_that_has_variables_sets_and_refuses_some() -> None:
     assert told == {"NCCL_IB_HCA": "=mlx5_0"}
 
 
+def test_what_the_cluster_file_says_of_a_node_goes_before_the_environment() -> None:
+    node: Any = types.SimpleNamespace(hca="mlx5_0", gid_index=None, interface=None)
+    told = {"NCCL_IB_HCA": "mlx5_9", "PATH": "/bin"}
+    prepare_environment(BACKEND_KINDS["nccl"], node, told, ["ib", "roce"])
+    assert told == {"NCCL_IB_HCA": "=mlx5_0", "PATH": "/bin"}
+    with pytest.raises(ConfigurationError, match="NCCL_SOCKET_IFNAME=ib0 is set"):
+        prepare_environment(BACKEND_KINDS["nccl"], node, {"NCCL_SOCKET_IFNAME": "ib0"}, ["ib", "roce"])
+
+
 def shiny() -> types.ModuleType:
     """Return the module of a backend that came later: gloo's groups without tags, for two networks alone."""
     module = types.ModuleType("holmes_hpc.comm.shiny")

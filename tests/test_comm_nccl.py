@@ -104,6 +104,20 @@ def test_harmless_environment_is_accepted_and_left_alone():
         nccl.check_environment({**harmless, "NCCL_NET": "Socket"})
 
 
+@pytest.mark.parametrize(("variable", "key"), [
+    ("NCCL_IB_HCA", "hca"), ("NCCL_SOCKET_IFNAME", "interface"), ("NCCL_IB_GID_INDEX", "gid_index"),
+    ("NCCL_OOB_NET_IFNAME", "interface")])
+def test_what_names_a_nodes_adapters_for_all_nodes_is_refused_where_they_are_unlike(variable, key):
+    with pytest.raises(ConfigurationError, match=f"{variable}=x is set .*ib, roce.*cluster.partitions.<label>.{key}$"):
+        nccl.check_environment({variable: "x"}, ["ib", "roce"])
+    nccl.check_environment({variable: "x"}, ["ib"])
+
+
+def test_one_meeting_point_for_all_groups_is_refused():
+    with pytest.raises(ConfigurationError, match="NCCL_COMM_ID=a:1 is set.*unset it"):
+        nccl.check_environment({"NCCL_COMM_ID": "a:1"})
+
+
 def test_torch_without_nccl_is_named(monkeypatch):
     monkeypatch.setattr(nccl.dist, "is_nccl_available", lambda: False)
     with pytest.raises(ConfigurationError, match="without NCCL.*launch.backend=gloo"):

@@ -87,6 +87,19 @@ def test_every_group_is_looked_at_and_values_are_traced_to_their_file(own: Path)
     assert str(path) not in str(refused.value)
 
 
+@pytest.mark.parametrize(("text", "message"), [
+    ("links:\n  between: [ib, roce]\n  bandwidth_gbps: 10\n", "cluster.links: expected a list, each item a mapping"),
+    ("features: [IB, OPA]\n", "cluster.features: expected a mapping of names"),
+    ("partitions: {a: {nodes: 1, gpu: cpu, nic: eth10, sbatch: [mem]}}\n",
+     "cluster.partitions.a.sbatch: expected a mapping"),
+])
+def test_a_list_in_place_of_a_mapping_is_named_with_its_file(own: Path, text: str, message: str) -> None:
+    (own / "cluster" / "site.yaml").write_text(f"defaults: [mixed]\nname: site\n{text}")
+    with pytest.raises(ConfigurationError) as refused:
+        compose(["+cluster=site"])
+    assert str(refused.value).startswith(f"file {own}/cluster/site.yaml: {message}")
+
+
 def test_files_in_search_paths_are_found_and_ours_are_not_a_users(own: Path, tmp_path: Path) -> None:
     (tmp_path / "site" / "cluster").mkdir(parents=True)
     (tmp_path / "site" / "cluster" / "centre.yaml").write_text("")

@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+from omegaconf import DictConfig
 
 from holmes_hpc.cluster import Machine, read_cluster
 from holmes_hpc.cluster.measured import MeasuredLink, to_json
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.planner import plan
-from holmes_hpc.probe import table
+from holmes_hpc.probe import act, table
+from holmes_hpc.runs import RunFolder
 from tests.runs_for_tests import run
 
 LINKS = [
@@ -100,3 +102,18 @@ def test_probe_finds_the_emulated_rates(tmp_path: Path, monkeypatch: pytest.Monk
     assert "ethernet   ib - roce" in done.stdout
     assert not (tmp_path / "config" / "holmes_hpc" / "measured").exists()
     assert done.result["status"] == "completed"
+
+
+def test_a_probe_shows_its_own_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                          capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither that of another job in the same folder, nor its own once more by the link `slurm-N`."""
+    def probe(config: DictConfig) -> tuple[int, RunFolder]:
+        own, other = (RunFolder.create(tmp_path / "runs", "mixed") for _ in range(2))
+        for folder in (own, other):
+            folder.probe_path.write_text(json.dumps(to_json(LINKS[:1], backend="gloo", emulated=True)))
+        (own.path.parent / "slurm-7").symlink_to(own.path.name)
+        return 0, own
+
+    monkeypatch.setattr("holmes_hpc.launch.train.run", probe)
+    act(compose(["+cluster=mixed", f"run.folder={tmp_path / 'runs'}"]))
+    assert capsys.readouterr().out.count("local ") == 1

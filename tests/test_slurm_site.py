@@ -78,7 +78,7 @@ def test_numbers_that_a_partition_cannot_give() -> None:
 
 
 def test_a_job_that_would_wait_for_ever_is_not_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit, "ask_slurm", lambda features, partitions: inventory())
+    monkeypatch.setattr(fit, "ask_slurm", lambda features, partitions, cluster: inventory())
     wanted = ["+cluster=ib", "cluster.partitions.ib.partition=gpu", "cluster.partitions.ib.constraint=ib_hdr"]
     check_submission(compose([*wanted, "cluster.partitions.ib.nodes=4"]))
     with pytest.raises(ConfigurationError, match=r"wants 5 nodes.*wait for ever; lower cluster\.partitions\.ib\.nodes"):
@@ -98,11 +98,11 @@ def test_site_describes_the_nodes_with_gpus_and_how_to_ask_for_them() -> None:
         "ib-hdr200": (4, "ib_hdr", "gpu:a100:4"), "ib-qdr40": (4, "ib_qdr", "gpu:a100:4"), "opa": (2, None, None)}
     assert labels["opa"].gpu.value == "h100-pcie" or labels["opa"].gpu.doubt
     centre = {label.name: label for label in find_labels(inventory(CENTRE, CENTRE_TOPOLOGY))}
-    assert {name: (label.partition, label.gpu.value, label.nic.value, label.gpus_per_node)
+    assert {name: (label.partition.value, label.gpu.value, label.nic.value, label.gpus_per_node)
             for name, label in centre.items()} == {
         "opa": ("debug", "p100", "opa100", 2), "ib-IBG": ("general-compute", "v100", "hdr200", 2)}
     table = find_labels(inventory(TABLE))
-    assert [(label.partition, label.gpu.value, label.nic.value) for label in table] == [
+    assert [(label.partition.value, label.gpu.value, label.nic.value) for label in table] == [
         ("ampere", "a100-40g", "hdr200")]
 
 
@@ -111,6 +111,23 @@ def test_site_tells_urgent_partitions_from_ordinary_ones_and_gpus_by_resource() 
     assert [(label.name, len(label.nodes)) for label in find_labels(told)] == [("ib", 2), ("roce", 2)]
     mixed = read_saved("NodeName=n1 Gres=gpu:v100:2\nNodeName=n2 Gres=gpu:t4:2\nPartitionName=p Nodes=n[1-2]\n")
     assert [label.gres for label in find_labels(mixed)] == ["gpu:v100:2", "gpu:t4:2"]
+
+
+def test_a_table_without_partitions_is_described_with_a_guess() -> None:
+    told = inventory("NODELIST  GRES        AVAIL_FEATURES\na[1-2]    gpu:a100:4  ib_hdr\nc1        (null)      rome\n")
+    assert [(label.partition.value, bool(label.partition.doubt), len(label.nodes)) for label in find_labels(told)] == [
+        ("ib", True, 2)]
+    assert "    partition: ib  # ? the text names no partition" in describe_site(told, "ours")
+
+
+def test_partitions_by_sets_of_nodes() -> None:
+    sets = FABRICS.replace("Nodes=a[1-4],b[1-4],o[1-2] MaxTime=24:00:00", "Nodes=ib,o1") + (
+        "PartitionName=opa Nodes=others\nNodeSet=ib Nodes=a[1-4] Feature=ib_qdr\nNodeSet=others Feature=OPA\n")
+    told = inventory(sets)
+    assert [node.name for node in told.nodes_of("gpu")] == [f"{kind}{number}" for kind in "ab"
+                                                            for number in range(1, 5)] + ["o1"]
+    assert [node.name for node in told.nodes_of("opa")] == ["o1", "o2"]
+    assert told.nodes["b2"].partitions == ("gpu",)
 
 
 @pytest.mark.parametrize("saved", [FABRICS, CENTRE, TABLE], ids=["fabrics", "centre", "table"])

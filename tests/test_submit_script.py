@@ -20,7 +20,7 @@ from holmes_hpc.submit import executor as holmes_executor
 from holmes_hpc.submit.commands import SlurmCommandError, clean_environment
 from holmes_hpc.submit.components import job_components, job_shape
 from holmes_hpc.submit.job import job_request, submit
-from holmes_hpc.submit.options import file_name, quoted
+from holmes_hpc.submit.options import cluster_of, file_name, quoted
 from holmes_hpc.submit.script import render_script
 from holmes_hpc.submit.states import JobStatus
 from tests.runs_for_tests import ROOT
@@ -205,9 +205,21 @@ def test_a51_the_job_imports_what_the_command_imported(tmp_path: Path, monkeypat
 
 def test_a11_a13_the_callers_own_job_does_not_leak() -> None:
     leaks = {"SLURM_ARRAY_JOB_ID": "77", "SLURM_ARRAY_TASK_ID": "3", "SLURM_MEM_PER_CPU": "8192",
-             "SBATCH_PARTITION": "debug", "SRUN_CPUS_PER_TASK": "3"}
-    stays = {"SLURM_CONF": "/etc/slurm.conf", "HOME": "/home/a"}
+             "SBATCH_PARTITION": "debug", "SRUN_CPUS_PER_TASK": "3", "PMIX_RANK": "3",
+             "PMIX_NAMESPACE": "slurm.pmix.7.0", "PMI_FD": "6", "PMI2_X": "1"}
+    stays = {"SLURM_CONF": "/etc/slurm.conf", "HOME": "/home/a", "PMIX_MCA_gds": "hash"}
     assert clean_environment(leaks | stays) == {**stays, "SLURM_BITSTR_LEN": "0"}
+
+
+def test_another_cluster_of_the_site_is_named_once_for_the_whole_job(tmp_path: Path) -> None:
+    text = script(tmp_path, "+launch.sbatch.clusters=west")
+    assert text.count("#SBATCH --clusters=west\n") == 1, "a job of two components is on one cluster"
+    for setting in ("+launch.sbatch.clusters=[a,b]", "+launch.sbatch.clusters='a,b'", "+launch.sbatch.clusters=all"):
+        with pytest.raises(ConfigurationError, match="the name of one cluster"):
+            cluster_of(compose(["+cluster=mixed", setting]).launch)
+    assert cluster_of(compose(["+cluster=mixed", "+launch.sbatch={cluster: west}"]).launch) == "west"
+    with pytest.raises(ConfigurationError, match="a job is on one cluster; set launch.sbatch.clusters"):
+        script(tmp_path, "+cluster.partitions.ib.sbatch.clusters=west")
 
 
 @pytest.fixture

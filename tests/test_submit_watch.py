@@ -86,6 +86,16 @@ def test_a8_a9_one_call_for_all_jobs_and_whole_words(programs: Callable[..., Pat
     assert len(asked[0]) < 300, "an array is named once, not by its thousand tasks"
 
 
+def test_jobs_of_another_cluster_are_asked_for_there(programs: Callable[..., Path]) -> None:
+    asked = programs("squeue", f"CLUSTER: west\n{QUEUE}")
+    sacct = programs("sacct", ACCOUNTED)
+    found = read_states(["3;west", "20;west", "3"])
+    assert {job: status.state for job, status in found.items()} == {
+        "3;west": "RUNNING", "20;west": "CANCELLED", "3": "RUNNING"}
+    assert sorted("--clusters=west" in line for line in asked.read_text().splitlines()) == [False, True]
+    assert "--clusters=west" in sacct.read_text()
+
+
 def test_without_accounting_the_queue_has_to_do(programs: Callable[..., Path]) -> None:
     programs("squeue", QUEUE)
     programs("sacct", "", 1)

@@ -5,7 +5,7 @@ NCCL reads these variables once in a process, so they are set before torch is im
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from holmes_hpc.errors import ConfigurationError
 
@@ -38,13 +38,36 @@ def node_environment(hca: str | None, gid_index: int | None, interface: str | No
     return environment
 
 
-def check_environment(environment: Mapping[str, str]) -> None:
-    """Raise ConfigurationError when `environment` would override the network of every group."""
+_OF_A_NODE = {"NCCL_IB_HCA": "hca", "NCCL_IB_GID_INDEX": "gid_index", "NCCL_SOCKET_IFNAME": "interface",
+              "NCCL_OOB_NET_IFNAME": "interface"}
+"""Variables that name what a node has, each with the key of a label that says it for the nodes of that label."""
+
+
+def check_environment(environment: Mapping[str, str], fabrics: Sequence[str] = ()) -> None:
+    """Raise ConfigurationError when `environment` would override the network of every group.
+
+    `fabrics` are those of the cluster's nodes. Where there are several, no variable may name adapters or interfaces:
+    all ranks have the environment in which the job was submitted, and their nodes are unlike. Where there is one, what
+    it names is taken as told.
+    """
     if "NCCL_NET" in environment:
         raise ConfigurationError(
             f"NCCL_NET={environment['NCCL_NET']} is set: NCCL lets it override the network of every "
             "process group, so groups inside a fabric and groups across fabrics could not differ; "
             "unset it (look also at launch.setup, module files and the container)"
+        )
+    if "NCCL_COMM_ID" in environment:
+        raise ConfigurationError(
+            f"NCCL_COMM_ID={environment['NCCL_COMM_ID']} is set: all process groups would meet at this one address; "
+            "unset it"
+        )
+    named = [name for name in _OF_A_NODE if name in environment]
+    if named and len(fabrics) > 1:
+        raise ConfigurationError(
+            f"{named[0]}={environment[named[0]]} is set for all ranks, and the cluster has nodes of several fabrics "
+            f"({', '.join(fabrics)}): it would choose for every process group; unset it (look also at launch.setup, "
+            "module files and the container), and say what the nodes of each label have by "
+            f"cluster.partitions.<label>.{_OF_A_NODE[named[0]]}"
         )
     if environment.get("NCCL_IB_DISABLE", "0") != "0":
         raise ConfigurationError(

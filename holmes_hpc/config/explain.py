@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import is_dataclass
+from typing import Any
 
 from hydra.errors import MissingConfigException
 from omegaconf.errors import (
@@ -17,10 +18,11 @@ from omegaconf.errors import (
 from yaml import MarkedYAMLError
 
 from holmes_hpc.config.check import VARIABLES, unknown_key
-from holmes_hpc.config.describe import Setting, expected, item_schema, listed, settings
+from holmes_hpc.config.describe import Setting, expected, fits, item_schema, listed, settings
 from holmes_hpc.config.files import own_file, own_files
 from holmes_hpc.config.schema import Root
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.foreign import ForeignError, read_yaml
 
 _ALREADY = re.compile(r"An item is already at '([^']+)'")
 _MEND = f" Mend the ${{...}} there. {VARIABLES}"
@@ -45,6 +47,9 @@ def explain(error: Exception, overrides: Sequence[str]) -> ConfigurationError:
                                       "name another folder by XDG_CONFIG_HOME or hydra.searchpath.")
         if isinstance(cause, OmegaConfBaseException) and cause.full_key:
             return ConfigurationError(_setting(cause, _place(error, overrides)))
+    unlike = _unlike_container(overrides)
+    if unlike:
+        return ConfigurationError(unlike)
     for cause in _chain(error):
         if isinstance(cause, OmegaConfBaseException) and "$VALUE" not in str(cause):
             return ConfigurationError(_place(error, overrides) + str(cause).splitlines()[0])
@@ -68,6 +73,30 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         errors.append(error)
         error = error.__cause__ or error.__context__
     yield from reversed(errors)
+
+
+def _unlike_container(overrides: Sequence[str]) -> str:
+    """Return which setting of a user's own file is a list and should be a mapping, or the other way, else nothing.
+
+    OmegaConf says neither which setting it is nor in which file.
+    """
+    for group, path in own_files(overrides):
+        try:
+            value = read_yaml(path)
+        except ForeignError:
+            continue
+        wrong = _first_unlike(value, group)
+        if wrong is not None:
+            return f"file {path}: {wrong.path}: expected {expected(wrong)} ({wrong.help})."
+    return ""
+
+
+def _first_unlike(value: Any, path: str) -> Setting | None:
+    setting = _find(path)[0]
+    if setting is not None and isinstance(value, dict | list) and not fits(value, setting.kind):
+        return setting
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return next((wrong for name, entry in entries if (wrong := _first_unlike(entry, f"{path}.{name}"))), None)
 
 
 def _named(overrides: Sequence[str]) -> str:

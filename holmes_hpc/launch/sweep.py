@@ -79,6 +79,7 @@ def _where(configs: Sequence[Any], clusters: Sequence[ClusterDescription], words
     """Return the mode of all runs; the controller is asked once."""
     probes = Probes()
     once = dataclasses.replace(probes, controller=functools.cache(probes.controller),
+                               controller_of=functools.cache(probes.controller_of),
                                namespaces=functools.cache(probes.namespaces))
     decisions = [decide_mode(config, cluster, os.environ, once)
                  for config, cluster in zip(configs, clusters, strict=True)]

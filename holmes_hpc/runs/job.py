@@ -40,12 +40,13 @@ _HIDDEN = "***"
 
 def write_job(folder: RunFolder, ranks: Sequence[tuple[int, str, int | None]] = (), *,
               command: Sequence[str] | None = None, emulated: bool | None = None,
-              job_id: str | None = None, components: Sequence[Mapping[str, Any]] = (),
+              job_id: str | None = None, cluster: str | None = None, components: Sequence[Mapping[str, Any]] = (),
               restarts: int = 0, environment: Mapping[str, str] | None = None) -> None:
     """Write job.json for the calling process, the run's main process.
 
-    `ranks` holds (rank, node, pid as seen from outside or None); `job_id` and `components` are Slurm's;
-    `command` defaults to this process's arguments. A later call by the same process replaces the ranks alone.
+    `ranks` holds (rank, node, pid as seen from outside or None); `job_id`, `cluster`
+    (where it is not this machine's own) and `components` are Slurm's; `command` defaults to this process's
+    arguments. A later call by the same process replaces the ranks alone.
     Make the first before ranks start, so that a run that is killed while it starts can be healed. Of
     `environment` is recorded what `told_environment` lets through, and the command without values that are secrets
     by their names. Raises as `files.storage_error` says.
@@ -57,7 +58,8 @@ def write_job(folder: RunFolder, ranks: Sequence[tuple[int, str, int | None]] = 
         write_json_atomic(folder.job_path, {**job, "ranks": rows})
         return
     record = describe_job(command=command, emulated=emulated, environment=environment)
-    write_json_atomic(folder.job_path, {**record, "job_id": job_id, "components": list(components),
+    elsewhere = {} if cluster is None else {"cluster": cluster}
+    write_json_atomic(folder.job_path, {**record, "job_id": job_id, **elsewhere, "components": list(components),
                                         "restarts": restarts, "ranks": rows})
 
 

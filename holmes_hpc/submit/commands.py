@@ -16,8 +16,10 @@ LOG = logging.getLogger(__name__)
 WORD_SECONDS = 2.0
 """After so long without an answer whoever waits is told."""
 
-_LEAKING = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_")
+_LEAKING = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "PMIX_", "PMI_", "PMI2_")
 _KEPT = ("SLURM_CONF", "SLURM_JWT")
+_SETTINGS = ("PMIX_MCA_",)
+"""What a user sets for all jobs, beside variables that say which process of which job this one is."""
 
 _PASSES = re.compile(
     r"socket timed out|unable to contact slurm controller|connection (refused|reset|timed out)|connect failure"
@@ -60,7 +62,8 @@ class MissingCommandError(SlurmCommandError):
 
 def leaking_variables(environment: Mapping[str, str]) -> list[str]:
     """Return the variables of a job that would change what a nested submission asks for; `SLURM_CONF` stays."""
-    return sorted(name for name in environment if name.startswith(_LEAKING) and name not in _KEPT)
+    return sorted(name for name in environment if name.startswith(_LEAKING) and name not in _KEPT
+                  and not name.startswith(_SETTINGS))
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -70,12 +73,15 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "SLURM_BITSTR_LEN": "0"}  # else squeue cuts the list of an array's waiting tasks
 
 
-def run_command(words: Sequence[str], *, timeout_seconds: float = 60.0, say: bool = False) -> str:
+def run_command(words: Sequence[str], *, cluster: str | None = None, timeout_seconds: float = 60.0, say: bool = False
+                ) -> str:
     """Run a Slurm command and return what it printed; with `say`, who waits is told after 2 s.
 
-    Raises SlurmCommandError with its whole error output, as TransientSlurmError where asking again is worth while.
+    `cluster` is another cluster of this site that is asked instead of this machine's own. Raises SlurmCommandError with
+    the command's whole error output, as TransientSlurmError where asking again is worth while.
     """
-    return _run(words, timeout_seconds, say=say).stdout
+    elsewhere = [] if cluster is None else [f"--clusters={cluster}"]
+    return _run([words[0], *elsewhere, *words[1:]], timeout_seconds, say=say).stdout
 
 
 def run_command_aloud(words: Sequence[str]) -> str:
@@ -136,9 +142,9 @@ def _communicate(process: subprocess.Popen[str], line: str, timeout_seconds: flo
         return process.communicate(timeout=timeout_seconds - WORD_SECONDS)
 
 
-def read_cluster_settings() -> SlurmSettings:
+def read_cluster_settings(cluster: str | None = None) -> SlurmSettings:
     """Return what `scontrol show config` says. Raises SlurmCommandError."""
-    return read_settings(run_command(["scontrol", "show", "config"]))
+    return read_settings(run_command(["scontrol", "show", "config"], cluster=cluster))
 
 
 def nodes_of_job(job_id: str) -> int | None:

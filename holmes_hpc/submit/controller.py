@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from holmes_hpc.cluster.slurm.records import CLUSTER_LINE
 from holmes_hpc.submit.commands import (
     MissingCommandError,
     SlowSlurmError,
@@ -45,9 +46,12 @@ class Controller:
     configured: frozenset[str] | None = None
 
 
-def ask_controller(environment: Mapping[str, str] | None = None, *,
+def ask_controller(environment: Mapping[str, str] | None = None, *, cluster: str | None = None,
                    patience_seconds: float = PATIENCE_SECONDS) -> Controller:
-    """Ask the controller for its partitions; a slow one is waited for, with a word after 2 s."""
+    """Ask the controller (of `cluster`, another one of this site) for its partitions.
+
+    A slow one is waited for, with a word after 2 s.
+    """
     told = os.environ if environment is None else environment
     configuration = _configuration(told)
     commands = [name for name in _COMMANDS if shutil.which(name) is not None]
@@ -55,12 +59,13 @@ def ask_controller(environment: Mapping[str, str] | None = None, *,
         return Controller(None, "this machine has no Slurm: none of its commands is on the PATH, SLURM_CONF is not "
                                 f"set, and there is no {CONFIGURATIONS[0]}", here=False)
     try:
-        answer = patiently(lambda left: run_command(QUESTION, timeout_seconds=max(left, 0.1), say=True),
-                           patience_seconds)
+        answer = patiently(lambda left: run_command(QUESTION, cluster=cluster, timeout_seconds=max(left, 0.1),
+                                                    say=True), patience_seconds)
     except SlurmCommandError as error:
         short, silence = _silence(error, configuration, commands, patience_seconds)
         return Controller(None, silence, short, configured=_configured_partitions(configuration))
-    return Controller(frozenset(line.strip().rstrip("*") for line in answer.splitlines() if line.strip()))
+    lines = (line.strip() for line in answer.splitlines())
+    return Controller(frozenset(line.rstrip("*") for line in lines if line and not line.startswith(CLUSTER_LINE)))
 
 
 def _configuration(environment: Mapping[str, str]) -> str | None:

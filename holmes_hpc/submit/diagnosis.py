@@ -12,6 +12,7 @@ from holmes_hpc.findings import FAIL, NOTE, OK, Finding
 from holmes_hpc.submit.commands import SlurmCommandError, read_cluster_settings
 from holmes_hpc.submit.fit import check_fit
 from holmes_hpc.submit.inventory import Inventory, ask_slurm
+from holmes_hpc.submit.options import cluster_of
 from holmes_hpc.words import counted
 
 _MOST_FEATURES = 8
@@ -25,8 +26,9 @@ def slurm_findings(config: Any, environment: Mapping[str, str], cluster: Cluster
     that cannot be read.
     """
     try:
-        settings = read_cluster_settings()
-        inventory = ask_slurm(dict(config.cluster.features))
+        asked = cluster_of(config.launch)
+        settings = read_cluster_settings(asked)
+        inventory = ask_slurm(dict(config.cluster.features), cluster=asked)
     except SlurmCommandError as error:
         yield Finding(NOTE, "slurm", str(error), "check with `scontrol ping`")
         return

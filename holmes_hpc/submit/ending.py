@@ -9,7 +9,7 @@ from holmes_hpc.runs import Start, read_result, write_result
 from holmes_hpc.runs.going_on import with_way_on
 from holmes_hpc.submit.commands import SlurmCommandError, run_command
 from holmes_hpc.submit.log_causes import BATCH_LOG, cause_in_log, log_tail, newest_text
-from holmes_hpc.submit.watch import LIFELESS_SECONDS, Watched
+from holmes_hpc.submit.watch import LIFELESS_SECONDS, SubmittedRun, Watched
 
 _CANCELLED = "CANCELLED"
 
@@ -56,19 +56,19 @@ def _without_result(watched: Watched) -> str:
         return f"job {job_id} was cancelled before the run was complete"
     words = f"job {job_id} ended as {state} before the run was complete"
     if watched.status is not None and not (folder.path / BATCH_LOG).exists() and Start.newest(folder) is None:
-        return (f"{words}{_details(job_id)}, and left nothing in {folder.path}, where its log belongs: if the nodes do "
-                "not see that folder, choose a place on a file system that all nodes share by run.folder=PATH")
+        return (f"{words}{_details(watched.run)}, and left nothing in {folder.path}, where its log belongs: if the "
+                "nodes do not see that folder, choose a place on a file system that all nodes share by run.folder=PATH")
     cause = cause_in_log(newest_text(folder))
     return f"{words}: {cause}" if cause else f"{words}{log_tail(folder)}"
 
 
-def _details(job_id: str) -> str:
+def _details(run: SubmittedRun) -> str:
     """Return a job's exit code and nodes where Slurm still knows them, to be put behind a message."""
-    for words, pattern in ((["scontrol", "show", "job", job_id], r"ExitCode=(?P<code>[0-9:]+)"),
-                           (["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={job_id}",
+    for words, pattern in ((["scontrol", "show", "job", run.job_id], r"ExitCode=(?P<code>[0-9:]+)"),
+                           (["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={run.job_id}",
                              "--format=ExitCode"], r"(?P<code>[0-9]+:[0-9]+)")):
         with suppress(SlurmCommandError):
-            told = run_command(words)
+            told = run_command(words, cluster=run.cluster)
             codes = [code for code in re.findall(pattern, told) if code != "0:0"]
             nodes = [name for name in re.findall(r"[ \n]NodeList=(\S+)", told) if name != "(null)"]
             if codes or nodes:

@@ -14,6 +14,7 @@ from holmes_hpc.cluster.slurm.gres import Gres, read_gres
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.submit.commands import SlurmCommandError
 from holmes_hpc.submit.inventory import Inventory, ask_slurm
+from holmes_hpc.submit.options import cluster_of
 from holmes_hpc.submit.patience import patiently
 from holmes_hpc.words import counted
 
@@ -48,9 +49,9 @@ def check_submission(config: Any) -> None:
     Raises ConfigurationError. What sbatch refuses by itself (features and GPUs that do not exist) is left to it, and
     where Slurm does not answer nothing is refused.
     """
-    labels = _labels(config.cluster)
+    labels, cluster = _labels(config.cluster), cluster_of(config.launch)
     try:
-        inventory = patiently(lambda left: ask_slurm(dict(config.cluster.features), sorted(labels.values())),
+        inventory = patiently(lambda left: ask_slurm(dict(config.cluster.features), sorted(labels.values()), cluster),
                               _PATIENCE_SECONDS)
     except SlurmCommandError:
         return

@@ -43,21 +43,23 @@ class Inventory:
         return [node for node in self.nodes.values() if partition in node.partitions]
 
 
-def ask_slurm(site_features: Mapping[str, str] | None = None, partitions: Sequence[str] = ()) -> Inventory:
-    """Return the inventory that the controller tells; of some partitions alone where they are named.
+def ask_slurm(site_features: Mapping[str, str] | None = None, partitions: Sequence[str] = (),
+              cluster: str | None = None) -> Inventory:
+    """Return the inventory that the controller (of `cluster`, another one of this site) tells.
 
-    Raises SlurmCommandError where no controller answers.
+    Where partitions are named, it is of these alone. Raises SlurmCommandError where no controller answers.
     """
     only = [f"--partition={','.join(partitions)}"] if partitions else ["--all"]
-    nodes = read_sinfo(run_command(["sinfo", "--Node", *only, f"--format={NODE_FORMAT}"],
+    nodes = read_sinfo(run_command(["sinfo", "--Node", *only, f"--format={NODE_FORMAT}"], cluster=cluster,
                                    timeout_seconds=_QUESTION_SECONDS))
-    told = read_scontrol_partitions(run_command(["scontrol", "show", "partition"], timeout_seconds=_QUESTION_SECONDS))
-    return Inventory.of(nodes, told, _topology(), site_features)
+    told = read_scontrol_partitions(run_command(["scontrol", "show", "partition"], cluster=cluster,
+                                                timeout_seconds=_QUESTION_SECONDS))
+    return Inventory.of(nodes, told, _topology(cluster), site_features)
 
 
-def _topology() -> Topology | None:
+def _topology(cluster: str | None) -> Topology | None:
     try:
-        text = run_command(["scontrol", "show", "topology"], timeout_seconds=_QUESTION_SECONDS)
+        text = run_command(["scontrol", "show", "topology"], cluster=cluster, timeout_seconds=_QUESTION_SECONDS)
     except SlurmCommandError:
         return None  # some releases fail where there is none
     return read_topology(text) if "Name=" in text else None

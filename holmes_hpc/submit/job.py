@@ -23,6 +23,7 @@ from holmes_hpc.submit.commands import (
 from holmes_hpc.submit.components import job_components, job_shape
 from holmes_hpc.submit.fit import check_submission
 from holmes_hpc.submit.once import submit_once
+from holmes_hpc.submit.options import cluster_of
 from holmes_hpc.submit.patience import patiently
 from holmes_hpc.submit.script import JobRequest, render_script
 from holmes_hpc.submit.watch import SubmittedRun
@@ -80,7 +81,7 @@ def hand_over(request: JobRequest, place: Path, shape: str) -> str:
     A controller that is busy or restarts is asked again, and the job is never submitted twice (`submit_once`). Raises
     SlurmCommandError with sbatch's whole error output: RefusedSubmissionError for what the job asks.
     """
-    job_id = submit_once(lambda: _ask_sbatch(request, place, shape), place)
+    job_id = submit_once(lambda: _ask_sbatch(request, place, shape), place, cluster_of(request.launch))
     kept = place / f"{job_id}_submission.sh"
     for script in place.glob(".submission_file_*.sh"):
         if not script.is_symlink():  # of an attempt whose answer was lost; else submitit has moved it
@@ -116,9 +117,10 @@ def record(request: JobRequest, folder: RunFolder, job_id: str) -> SubmittedRun:
     """Write down which job a run is, and link `slurm-<job id>` to its folder."""
     components = [{"labels": list(part.labels), "nodes": part.nodes, "tasks_per_node": part.tasks_per_node}
                   for part in request.components]
-    write_job(folder, job_id=job_id, components=components, emulated=False, environment=os.environ)
+    cluster = cluster_of(request.launch)
+    write_job(folder, job_id=job_id, cluster=cluster, components=components, emulated=False, environment=os.environ)
     link_job(folder, job_id)
-    return SubmittedRun(job_id, folder, bool(request.launch.requeue))
+    return SubmittedRun(job_id, folder, bool(request.launch.requeue), cluster)
 
 
 def link_job(folder: RunFolder, job_id: str) -> None:

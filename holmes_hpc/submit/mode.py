@@ -14,6 +14,7 @@ from holmes_hpc.emulation.namespaces import namespaces_available
 from holmes_hpc.errors import LaunchImpossibleError
 from holmes_hpc.submit.commands import nodes_of_job
 from holmes_hpc.submit.controller import Controller, ask_controller
+from holmes_hpc.submit.options import cluster_of
 from holmes_hpc.words import counted
 
 _NO_PARTITION = "the cluster's short form names no Slurm partition; write cluster.partitions"
@@ -43,6 +44,7 @@ class Probes:
     """How to find out what this machine offers; tests give their own."""
 
     controller: Callable[[], Controller] = ask_controller
+    controller_of: Callable[[str], Controller] = lambda cluster: ask_controller(cluster=cluster)
     namespaces: Callable[[], tuple[bool, str]] = namespaces_available
     nodes_of_job: Callable[[str], int | None] = nodes_of_job
 
@@ -99,7 +101,8 @@ def _submission(config: Any, probes: Probes) -> Decision:
     shipped = is_shipped(config.cluster)
     if shipped and not cluster_names_partitions(config):
         return Decision("none", _NO_PARTITION)
-    controller = probes.controller()
+    cluster = cluster_of(config.launch)
+    controller = probes.controller() if cluster is None else probes.controller_of(cluster)
     if not controller.here:
         return Decision("none", controller.silence)
     wanted = {str(part.partition or label): str(label) for label, part in config.cluster.partitions.items()}

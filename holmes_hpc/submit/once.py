@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 300.0
 """How long a controller that fails in a way that passes is asked for a submission."""
 
 
-def submit_once(ask: Callable[[], str], place: Path) -> str:
+def submit_once(ask: Callable[[], str], place: Path, cluster: str | None = None) -> str:
     """Return the id of the job that `ask` submits by a script in the folder `place`.
 
     Where `ask` raises TransientSlurmError it is called again after growing waits, each time only once Slurm was seen
@@ -30,7 +30,7 @@ def submit_once(ask: Callable[[], str], place: Path) -> str:
 
     def attempt(left_seconds: float) -> str:
         nonlocal asked
-        if asked and (taken := find_jobs(place)):
+        if asked and (taken := find_jobs(place, cluster)):
             LOG.info("Slurm had taken job %s, and only its answer was lost", taken[0])
             return taken[0]
         asked += 1
@@ -41,21 +41,21 @@ def submit_once(ask: Callable[[], str], place: Path) -> str:
     except TransientSlurmError as error:
         raise TransientSlurmError(f"{error}\nSlurm was asked for {PATIENCE_SECONDS:g} s. Whether it took the job after "
                                   "all is not known: look with `squeue --me` before you submit it again") from error
-    return _only(job_id, place) if asked > 1 else job_id
+    return _only(job_id, place, cluster) if asked > 1 else job_id
 
 
-def find_jobs(place: Path) -> list[str]:
+def find_jobs(place: Path, cluster: str | None = None) -> list[str]:
     """Return the ids of the jobs whose scripts lie in a folder, the oldest first.
 
     Raises SlurmCommandError where the queue cannot be read. A job that it has forgotten already is looked for in the
     accounting, where there is one.
     """
-    listed = run_command(["squeue", "--me", "--states=all", "--noheader", "--format=%i|%o"])
+    listed = run_command(["squeue", "--me", "--states=all", "--noheader", "--format=%i|%o"], cluster=cluster)
     found = _ids_of(listed, place)
     if not found:
         try:
             listed = run_command(["sacct", "--allocations", "--noheader", "--parsable2", "--starttime=now-1hours",
-                                  "--format=JobID,SubmitLine"])
+                                  "--format=JobID,SubmitLine"], cluster=cluster)
         except SlurmCommandError:
             return []
         found = _ids_of(listed, place)
@@ -68,13 +68,13 @@ def _ids_of(listed: str, place: Path) -> set[int]:
     return {read_job_id(job.strip()).job for job, _, words in lines if f"{place}/" in words}
 
 
-def _only(job_id: str, place: Path) -> str:
+def _only(job_id: str, place: Path, cluster: str | None) -> str:
     """Cancel all but the oldest of the jobs of one submission: Slurm may have taken one late, after it was searched."""
     try:
-        oldest, *others = find_jobs(place) or [job_id]
+        oldest, *others = find_jobs(place, cluster) or [job_id]
         for other in others:
             LOG.info("Slurm took this submission twice; job %s is cancelled, and %s is kept", other, oldest)
-            run_command(["scancel", other])
+            run_command(["scancel", other], cluster=cluster)
     except SlurmCommandError as error:
         LOG.warning("whether Slurm took job %s twice could not be looked up: %s", job_id, error)
         return job_id

@@ -11,7 +11,7 @@ from holmes_hpc.errors import ConfigurationError
 MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 """Slurm refuses a job that names two of these."""
 
-HEAD = ("job-name", "output", "open-mode", "chdir", "signal", "requeue", "no-requeue", "dependency")
+HEAD = ("job-name", "output", "open-mode", "chdir", "signal", "requeue", "no-requeue", "dependency", "clusters")
 """Options of the whole job, written once; all others belong to a component."""
 
 _RESERVED = {
@@ -30,12 +30,28 @@ _RESERVED = {
     "wrap": "launch.setup",
     "parsable": "nothing: the job's id is read anyway",
 }
+_CLUSTER = re.compile(r"[A-Za-z0-9_.-]+")
 _PLAIN = re.compile(r"[^\s\"'#\\]+")
 
 
 def option_name(name: str) -> str:
-    """Return a name as sbatch writes it: `mem_per_cpu` and `--mem-per-cpu` are `mem-per-cpu`."""
-    return str(name).removeprefix("--").replace("_", "-")
+    """Return a name as sbatch writes it: `mem_per_cpu` and `--mem-per-cpu` are `mem-per-cpu`, `cluster` `clusters`."""
+    plain = str(name).removeprefix("--").replace("_", "-")
+    return "clusters" if plain == "cluster" else plain
+
+
+def cluster_of(launch: Any) -> str | None:
+    """Return the cluster that `launch.sbatch.clusters` submits to, where a site has several; None: this machine's own.
+
+    Raises ConfigurationError for several names: which one Slurm chose would not be known to who follows the job.
+    """
+    named = next((value for name, value in launch.sbatch.items() if option_name(name) == "clusters"), None)
+    if named is None:
+        return None
+    if not _CLUSTER.fullmatch(str(named)) or named == "all":
+        raise ConfigurationError(f"launch.sbatch.clusters={named}: expected the name of one cluster, such as "
+                                 "launch.sbatch.clusters=west")
+    return str(named)
 
 
 def site_options(options: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -45,6 +61,8 @@ def site_options(options: Mapping[str, Any], path: str) -> dict[str, Any]:
     """
     named = {option_name(name): value for name, value in options.items()}
     for name, value in named.items():
+        if name == "clusters" and path != "launch.sbatch":
+            raise ConfigurationError(f"{path}.{name}={value}: a job is on one cluster; set launch.sbatch.clusters")
         if value is not None and name in _RESERVED:
             raise ConfigurationError(f"{path}.{name}={value}: that is decided by {_RESERVED[name]}; set it there "
                                      f"({path}.{name}=null leaves the option out)")

@@ -32,7 +32,7 @@ class Label:
     """One label: equal nodes of one partition."""
 
     name: str
-    partition: str
+    partition: Guess
     nodes: tuple[SlurmNode, ...]
     gpu: Guess
     gpus_per_node: int
@@ -60,9 +60,10 @@ def describe_site(inventory: Inventory, name: str) -> str:
 def find_labels(inventory: Inventory) -> list[Label]:
     """Return a label for each set of nodes alike in partition, GPUs and network; without GPUs where none has any."""
     with_gpus = any(gpus_of(node) for node in inventory.nodes.values())
+    told = any(node.partitions for node in inventory.nodes.values())
     groups: dict[tuple[object, ...], list[SlurmNode]] = {}
     for node in inventory.nodes.values():
-        if node.partitions and (gpus_of(node) or not with_gpus):
+        if (node.partitions or not told) and (gpus_of(node) or not with_gpus):
             network = inventory.networks[node.name]
             kind = (_partition_of(node, inventory), _gpu_type(node), gpus_of(node), network.fabric, network.nic)
             groups.setdefault(kind, []).append(node)
@@ -72,21 +73,25 @@ def find_labels(inventory: Inventory) -> list[Label]:
     return labels
 
 
-def _partition_of(node: SlurmNode, inventory: Inventory) -> str:
-    """Return the partition to ask for: one whose nodes are most alike, no urgent one that ends others' jobs."""
+def _partition_of(node: SlurmNode, inventory: Inventory) -> str | None:
+    """Return the partition to ask for: one whose nodes are most alike, no urgent one that ends others' jobs.
+
+    None where the text names no partitions, as of a sinfo without that column.
+    """
     def preference(name: str) -> tuple[int, int, int]:
         tier = inventory.partitions[name].priority_tier if name in inventory.partitions else None
         members = inventory.nodes_of(name)
         kinds = {(inventory.networks[member.name].fabric, _gpu_type(member), gpus_of(member)) for member in members}
         return tier or 0, len(kinds), -len(members)
 
-    return min(node.partitions, key=preference)
+    return min(node.partitions, key=preference, default=None)
 
 
 def _label(nodes: Sequence[SlurmNode], inventory: Inventory, taken: Sequence[str]) -> Label:
     first = nodes[0]
     partition, network = _partition_of(first, inventory), inventory.networks[first.name]
-    others = [node for node in inventory.nodes_of(partition) if node.name not in {each.name for each in nodes}
+    members = inventory.nodes.values() if partition is None else inventory.nodes_of(partition)
+    others = [node for node in members if node.name not in {each.name for each in nodes}
               and gpus_of(node) >= gpus_of(first)]
     kind, gres = _gpu_type(first), None
     further = sorted({gres.type for gres in first.gres if gres.name == "gpu" and gres.type} - {kind})
@@ -104,12 +109,13 @@ def _label(nodes: Sequence[SlurmNode], inventory: Inventory, taken: Sequence[str
         remark = f"{usable} of {len(nodes)} nodes are in service now" + (f"; {remark}" if remark else "")
     name = _free_name(partition, network, first, taken)
     nics = sum(gres.count for gres in first.gres if gres.name in ("nic", "hca", network.family)) or 1
-    return Label(name, partition, tuple(nodes), _gpu(first), gpus_of(first) or 1, _nic(network), nics,
+    asked = Guess(name, "the text names no partition: ask your site") if partition is None else Guess(partition)
+    return Label(name, asked, tuple(nodes), _gpu(first), gpus_of(first) or 1, _nic(network), nics,
                  network.fabric or name, constraint, gres, remark)
 
 
-def _free_name(partition: str, network: NodeAnnotation, node: SlurmNode, taken: Iterable[str]) -> str:
-    words = [network.fabric or "nodes", partition, _gpu_type(node) or "cpu"]
+def _free_name(partition: str | None, network: NodeAnnotation, node: SlurmNode, taken: Iterable[str]) -> str:
+    words = [network.fabric or "nodes", *filter(None, [partition]), _gpu_type(node) or "cpu"]
     for count in range(1, len(words) + 1):
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", "-".join(dict.fromkeys(words[:count]))).strip("-.") or "nodes"
         if name not in taken:
@@ -171,7 +177,7 @@ def _lines(label: Label) -> list[str]:
         return f"    {key}: {guess.value}" + (f"  # ? {guess.doubt}" if guess.doubt else "")
 
     lines = [f"  {label.name}:" + (f"  # {label.remark}" if label.remark else ""),
-             f"    partition: {label.partition}",
+             line("partition", label.partition),
              f"    nodes: {len(label.nodes)}",
              f"    gpus_per_node: {label.gpus_per_node}" + ("" if gpus_of(label.nodes[0]) else
                                                              "  # ? ranks on each node, as there are no GPUs"),

@@ -27,17 +27,25 @@ class JobStatus:
 def read_states(job_ids: Sequence[str]) -> dict[str, JobStatus]:
     """Return the states of jobs: from the queue, and for those that left it from accounting where there is one.
 
-    One call asks for all jobs, however many there are. A job that neither knows is missing from the answer. Raises
-    SlurmCommandError when the controller does not answer.
+    `7;west` is job 7 of the cluster west. One call asks for all jobs of a cluster, however many there are. A job that
+    neither knows is missing from the answer. Raises SlurmCommandError when the controller does not answer.
     """
-    wanted = set(job_ids)
-    if not wanted:
-        return {}
-    found = statuses(read_squeue(run_command(["squeue", "--me", "--states=all", f"--format={JOB_FORMAT}"])))
+    by_cluster: dict[str, set[str]] = {}
+    for job_id in job_ids:
+        job, _, cluster = job_id.partition(";")
+        by_cluster.setdefault(cluster, set()).add(job)
+    return {f"{job};{cluster}" if cluster else job: status for cluster, wanted in by_cluster.items()
+            for job, status in _read_states(wanted, cluster or None).items()}
+
+
+def _read_states(wanted: set[str], cluster: str | None) -> dict[str, JobStatus]:
+    found = statuses(read_squeue(run_command(["squeue", "--me", "--states=all", f"--format={JOB_FORMAT}"],
+                                             cluster=cluster)))
     gone = sorted({job.partition("_")[0] for job in wanted - found.keys()})
     if gone:
         try:
-            text = run_command(["sacct", "--parsable2", f"--format={ACCOUNTING_FIELDS}", f"--jobs={','.join(gone)}"])
+            text = run_command(["sacct", "--parsable2", f"--format={ACCOUNTING_FIELDS}", f"--jobs={','.join(gone)}"],
+                               cluster=cluster)
         except SlurmCommandError:
             pass  # no accounting here: the run folder's result has to do
         else:

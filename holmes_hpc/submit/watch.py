@@ -40,6 +40,13 @@ class SubmittedRun:
     job_id: str
     folder: RunFolder
     requeue: bool = True
+    cluster: str | None = None
+    """the cluster that the job was submitted to, where it is not this machine's own"""
+
+    @property
+    def known_as(self) -> str:
+        """The job's id with its cluster, as `sbatch --parsable` prints it: `7;west`."""
+        return f"{self.job_id};{self.cluster}" if self.cluster else self.job_id
 
 
 @dataclass
@@ -99,7 +106,7 @@ class Watch:
     def _ask_slurm(self) -> list[Watched]:
         open_runs = [watched for watched in self.runs if not watched.over]
         try:
-            answer = self._ask([watched.run.job_id for watched in open_runs])
+            answer = self._ask([watched.run.known_as for watched in open_runs])
         except SlurmCommandError as error:
             self._unanswered += 1
             self.silence = str(error)
@@ -109,7 +116,7 @@ class Watch:
         if self._unanswered >= SAID_AFTER:
             LOG.info("Slurm tells of the jobs again")
         self._unanswered, self.silence = 0, ""
-        return [watched for watched in open_runs if self._take(watched, answer.get(watched.run.job_id))]
+        return [watched for watched in open_runs if self._take(watched, answer.get(watched.run.known_as))]
 
     def _goes_without(self, watched: Watched) -> bool:
         """Say whether a run is over as far as its folder tells, while Slurm tells nothing."""

@@ -16,9 +16,9 @@ class BackendKind:
     With `needs_gpus` every rank needs a GPU, and the automatic choice takes it before others where there are some. With
     `uses_adapters` it reaches a fast network by the node's adapters, otherwise by interfaces with an address. One that
     `knows_nodes` finds its own way inside and between the nodes of a group; for others the plan says it.
-    `environment` is the module, without torch, whose `check_environment(environment)` refuses variables that would
-    break a run and whose `node_environment(hca, gid_index, interface)` returns those of a node's ranks; `variables` is
-    how their names begin.
+    `environment` is the module, without torch, whose `check_environment(environment, fabrics)` refuses variables that
+    would break a run and whose `node_environment(hca, gid_index, interface)` returns those of a node's ranks;
+    `variables` is how their names begin.
     """
 
     name: str

@@ -103,9 +103,8 @@ def read_squeue(text: str) -> tuple[SlurmJob, ...]:
 
 
 def _squeue_rows(text: str) -> list[dict[str, str]]:
-    first, _, rest = text.partition("\n")
     # `%i` and `%A` have the same heading.
-    return read_table(first.replace("JOBID|JOBID", "JOBID|OWNID") + "\n" + rest)
+    return read_table(re.sub("^JOBID\\|JOBID", "JOBID|OWNID", text, count=1, flags=re.MULTILINE))
 
 
 def _of_row(row: Mapping[str, str]) -> SlurmJob:

@@ -180,10 +180,12 @@ def read_scontrol_partitions(text: str) -> tuple[SlurmPartition, ...]:
 def read_slurm_conf(text: str) -> tuple[tuple[SlurmNode, ...], tuple[SlurmPartition, ...]]:
     """Return the nodes, with their partitions, and the partitions of a slurm.conf.
 
-    Lines named DEFAULT change what the following lines leave out. Raises HostlistError for a malformed list.
+    Lines named DEFAULT change what the following lines leave out; sets of nodes (`NodeSet=`) stand for their nodes.
+    Raises HostlistError for a malformed list.
     """
     nodes: dict[str, SlurmNode] = {}
-    partitions: list[SlurmPartition] = []
+    sets: list[Mapping[str, str]] = []
+    described: list[Mapping[str, str]] = []
     node_defaults: dict[str, str] = {}
     partition_defaults: dict[str, str] = {}
     for settings in configuration_lines(text):
@@ -192,10 +194,14 @@ def read_slurm_conf(text: str) -> tuple[tuple[SlurmNode, ...], tuple[SlurmPartit
         elif "nodename" in settings:
             nodes |= {name: _configured_node(name, node_defaults | settings)
                       for name in expand_hostlist(settings["nodename"])}
+        elif "nodeset" in settings:
+            sets.append(settings)
         elif settings.get("partitionname") == "DEFAULT":
             partition_defaults |= settings
         elif "partitionname" in settings:
-            partitions.append(_configured_partition(partition_defaults | settings, nodes))
+            described.append(partition_defaults | settings)
+    named = {settings["nodeset"]: _members(settings, nodes) for settings in sets}
+    partitions = [_configured_partition(settings, nodes, named) for settings in described]
     for partition in partitions:
         for name in partition.nodes:
             if name in nodes:
@@ -210,11 +216,20 @@ def _configured_node(name: str, settings: Mapping[str, str]) -> SlurmNode:
                      memory_mb=_number(settings.get("realmemory")))
 
 
-def _configured_partition(settings: Mapping[str, str], nodes: Iterable[str]) -> SlurmPartition:
+def _members(node_set: Mapping[str, str], nodes: Mapping[str, SlurmNode]) -> tuple[str, ...]:
+    """Return the nodes of a `NodeSet=` line: those that it lists, and those with its feature."""
+    feature = node_set.get("feature")
+    with_feature = (name for name, node in nodes.items() if feature is not None and feature in node.features)
+    return tuple(dict.fromkeys((*expand_hostlist(node_set.get("nodes", "")), *with_feature)))
+
+
+def _configured_partition(settings: Mapping[str, str], nodes: Iterable[str], sets: Mapping[str, tuple[str, ...]]
+                          ) -> SlurmPartition:
     listed = settings.get("nodes", "")
+    members = (name for entry in expand_hostlist(listed) for name in sets.get(entry, (entry,)))
     return SlurmPartition(
         name=settings["partitionname"],
-        nodes=tuple(nodes) if listed.upper() == "ALL" else tuple(expand_hostlist(listed)),
+        nodes=tuple(nodes) if listed.upper() == "ALL" else tuple(dict.fromkeys(members)),
         default=settings.get("default", "NO").upper() == "YES", up=settings.get("state", "UP").upper() == "UP",
         max_time=settings.get("maxtime"),
         priority_tier=_number(settings.get("prioritytier") or settings.get("priority")),

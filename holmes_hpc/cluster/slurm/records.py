@@ -10,6 +10,9 @@ from typing import Any, TypeVar
 from holmes_hpc.cluster.hostlist import HostlistError
 from holmes_hpc.errors import HolmesError
 
+CLUSTER_LINE = "CLUSTER: "
+"""How the line begins that commands print before what another cluster tells (`--clusters`)."""
+
 _KEY = re.compile(r"([A-Z][A-Za-z0-9_/:.]*)=")
 _NOTHING = frozenset({"", "(null)", "N/A", "n/a", "None", "none", "NONE"})
 
@@ -101,7 +104,7 @@ def read_table(text: str) -> list[dict[str, str]]:
     last column may hold blanks itself. Lines before the header, such as the date of `sinfo --long`, are skipped: the
     header is the first line all of whose words are in capitals or hold a `|`.
     """
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(CLUSTER_LINE)]
     start = next((place for place, line in enumerate(lines) if _is_header(line)), None)
     if start is None:
         return []

@@ -54,21 +54,27 @@ def backend_here(wanted: str, mode: str, cluster: ClusterDescription, gpus: int)
     return asked or _preferred(has_gpus=False)
 
 
-def check_environment(kind: BackendKind, environment: Mapping[str, str]) -> None:
-    """Raise ConfigurationError when the environment has a variable that would break a run over this backend."""
+def check_environment(kind: BackendKind, environment: Mapping[str, str], fabrics: Sequence[str] = ()) -> None:
+    """Raise ConfigurationError when the environment has a variable that would break a run over this backend.
+
+    `fabrics` are those of the cluster's nodes.
+    """
     if kind.environment is not None:
-        importlib.import_module(kind.environment).check_environment(environment)
+        importlib.import_module(kind.environment).check_environment(environment, fabrics)
 
 
-def prepare_environment(kind: BackendKind, node: Node, environment: MutableMapping[str, str]) -> None:
+def prepare_environment(kind: BackendKind, node: Node, environment: MutableMapping[str, str],
+                        fabrics: Sequence[str] = ()) -> None:
     """Set what the backend is told of a rank's node by the environment; call it before torch is imported.
 
-    Raises ConfigurationError when the environment has a variable that would break the run.
+    What the cluster file says of the node goes before what is set. Raises ConfigurationError when the environment has
+    another variable that would break the run in a cluster of these `fabrics`.
     """
-    check_environment(kind, environment)
-    if kind.environment is not None:
-        told = importlib.import_module(kind.environment).node_environment(node.hca, node.gid_index, node.interface)
-        environment.update(told)
+    if kind.environment is None:
+        return
+    told = importlib.import_module(kind.environment).node_environment(node.hca, node.gid_index, node.interface)
+    check_environment(kind, {name: value for name, value in environment.items() if name not in told}, fabrics)
+    environment.update(told)
 
 
 def _preferred(*, has_gpus: bool) -> BackendKind:

@@ -16,6 +16,7 @@ from holmes_hpc.launch.node.node_report import NodeReport, read_node
 from holmes_hpc.submit.commands import SlurmCommandError
 from holmes_hpc.submit.fit import matches
 from holmes_hpc.submit.inventory import Inventory, ask_slurm
+from holmes_hpc.submit.options import cluster_of
 from holmes_hpc.values.backend_kinds import BACKEND_KINDS
 
 
@@ -78,7 +79,7 @@ def _compare(node: Node, report: NodeReport, *, uses_verbs: bool) -> Iterator[Fi
 def _label_of(config: Any, name: str) -> str | None:
     """Return the label whose nodes this one is among, None for a login node and where Slurm does not tell."""
     try:
-        inventory: Inventory = ask_slurm(dict(config.cluster.features))
+        inventory: Inventory = ask_slurm(dict(config.cluster.features), cluster=cluster_of(config.launch))
     except SlurmCommandError:
         return None
     node = inventory.nodes.get(name)

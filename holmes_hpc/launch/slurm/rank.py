@@ -152,7 +152,8 @@ def _settings(config: Any, cluster: ClusterDescription, start: Start, layout: St
     interfaces = interfaces_of(node)
     if layout.node in allocation.ethernet_only:
         interfaces = {"local": "lo", ETHERNET: interfaces[ETHERNET]}
-    prepare_environment(BACKEND_KINDS[allocation.backend], node, os.environ)
+    fabrics = list(dict.fromkeys(node.fabric for node in cluster.nodes))
+    prepare_environment(BACKEND_KINDS[allocation.backend], node, os.environ, fabrics)
     return RankSettings(
         rank=layout.rank, node=layout.node, slot=place.slot, plan=plan, config=config, cluster=cluster,
         folder=start.run, interfaces=interfaces, host=allocation.host,
