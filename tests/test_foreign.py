@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as some
 
 from analysis.reading import read_run
@@ -34,6 +34,7 @@ from holmes_hpc.runs.job import final_state, main_is_alive, ranks_are_alive
 from holmes_hpc.submit.board import Board, failure_lines
 from holmes_hpc.submit.inventory import read_saved
 from holmes_hpc.submit.watch import SubmittedRun, Watched
+from tests.fuzzing import examples
 
 DEEP = b"[" * 100_000
 ALIASES = b"a: &a [x, x, x, x, x, x, x, x, x]\n" + b"".join(
@@ -134,7 +135,7 @@ def test_something_else_in_the_place_of_a_file_holds_no_reader(tmp_path: Path, n
         tolerated(read, folder)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=some.data())
 def test_mutated_files_stop_no_reader(tmp_path: Path, data: some.DataObject) -> None:
     scalar = some.none() | some.booleans() | some.integers() | some.floats() | some.text(max_size=8)
@@ -151,7 +152,7 @@ def test_mutated_files_stop_no_reader(tmp_path: Path, data: some.DataObject) -> 
 
 
 @pytest.mark.parametrize("reader", TEXT_READERS)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(text=some.text(max_size=60) | some.text("0123456789[]-,()x|={}\"':\n nodeJOBIDSTATE", max_size=80))
 def test_texts_of_slurm_stop_no_reader(reader: str, text: str) -> None:
     tolerated(TEXT_READERS[reader], text)
