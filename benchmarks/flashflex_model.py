@@ -16,7 +16,7 @@ from pathlib import Path
 
 from holmes_hpc.cluster import ClusterDescription, Node
 from holmes_hpc.planner.layout.node_kinds import Kind
-from holmes_hpc.planner.strategies.fleets.stage_table import Held, Hop
+from holmes_hpc.planner.strategies.stage_table import Held, Hop
 
 LAYERS, HIDDEN, SEQUENCE, VOCABULARY = 32, 4096, 4096, 32000
 _TFLOP, _GB = 1024.0**4, 1024.0**3
@@ -116,7 +116,7 @@ def _holder(stages: Sequence[StageOf], layer: int) -> StageOf:
 
 
 class ModelPricing:
-    """The same model as the planner's search asks it (see `fleets.stage_table.StagePricing`)."""
+    """The same model as the planner's search asks it (see `strategies.stage_table.StagePricing`)."""
 
     def __init__(self, model: Model) -> None:
         self.model = model

@@ -14,7 +14,7 @@ from holmes_hpc.planner.making import find_best, plan
 from holmes_hpc.planner.search.priced import Priced, exceeds_memory, make_layout
 from holmes_hpc.planner.simulation.prices import compute_cost
 from holmes_hpc.planner.strategies import holmes, unlike
-from holmes_hpc.planner.strategies.estimates import make_candidate
+from holmes_hpc.planner.strategies.estimates import estimate
 from holmes_hpc.planner.strategies.proposals import SharedStages
 from tests.planner_problems import SMALL, Problem
 
@@ -104,7 +104,7 @@ def test_shapes_hold_what_their_ranks_can(tied: str) -> None:
     cost = compute_cost(task)
     shape = next(shape for shape in holmes.shapes(task, 1) if len(shape.stages) == 8)
     with pytest.raises(PlanRefusedError, match="memory: the stages of .* can hold") as refusal:
-        make_candidate(task, shape, 1)
+        estimate(task, shape, 1)
     held = int(str(refusal.value).split("hold ")[1].split(",")[0])
     for count, fits in ((held, True), (held + 1, False)):
         pipelines = build_pipelines(shape.stages, [count, *[1] * 6, 194 - count], 16)

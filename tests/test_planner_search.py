@@ -19,7 +19,8 @@ from holmes_hpc.planner.search.search import choose
 from holmes_hpc.planner.strategies.fleets.knapsack import Knapsack, share_microbatches
 from holmes_hpc.planner.strategies.fleets.placement import place, used_slots
 from holmes_hpc.planner.strategies.fleets.space import Space
-from holmes_hpc.planner.strategies.fleets.templates import Template, cut_layers
+from holmes_hpc.planner.strategies.fleets.templates import Template
+from holmes_hpc.planner.strategies.layer_split import cut_layers
 from holmes_hpc.planner.task import Task
 from holmes_hpc.schedule import build_schedule
 from holmes_hpc.values import Plan
@@ -48,7 +49,7 @@ def test_layers_are_cut_as_an_exhaustive_search_cuts_them(data: st.DataObject, d
 
 
 def template(kind: int, tensor: int, count: int, period: float, fill: float) -> Template:
-    return Template(((kind, tensor, count),), (1,) * count, period, period + fill, 0.0)
+    return Template(((kind, tensor, count),), (1,) * count, period, fill, period + fill)
 
 
 @examples(30)
@@ -168,7 +169,7 @@ def test_placement_takes_all_gpus_of_the_used_nodes() -> None:
     task = Problem("place", (("a100-80g", "hdr200", (4, 4)), ("v100", "roce100", (4,))), layers=8, batch=16).task()
     space = Space(task)
     assert node_kinds(task)[0].total_gpus == 8
-    fleet = share_microbatches([Template(((0, 2, 2), (1, 1, 2)), (2, 2, 2, 2), 1.0, 4.0, 0.0)] * 2, [0.0, 0.0], 16)
+    fleet = share_microbatches([Template(((0, 2, 2), (1, 1, 2)), (2, 2, 2, 2), 1.0, 3.0, 4.0)] * 2, [0.0, 0.0], 16)
     assert fleet is not None
     cluster = task.cluster.only(used_slots(fleet, space.kinds))
     for together in (True, False):

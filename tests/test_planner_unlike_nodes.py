@@ -6,9 +6,12 @@ import pytest
 
 from holmes_hpc.planner.making import find_best
 from holmes_hpc.planner.simulation.replicas import likeness
+from holmes_hpc.planner.strategies.estimates import Estimated, ShapeSearch
 from holmes_hpc.planner.strategies.fleets.knapsack import Fleet
-from holmes_hpc.planner.strategies.fleets.shared_stages import Mesh, enumerate_meshes, price_meshes
+from holmes_hpc.planner.strategies.fleets.placed import Placed, placed_seconds
+from holmes_hpc.planner.strategies.fleets.shared_stages import enumerate_stages, shared_shapes
 from holmes_hpc.planner.strategies.fleets.space import Space
+from holmes_hpc.planner.strategies.fleets.templates import Template
 from holmes_hpc.values import Pipeline, Stage
 from tests.planner_problems import Problem
 
@@ -20,28 +23,30 @@ THREE = Problem("three", (("v100", "hdr200", (4, 4)), ("a100-80g", "roce100", (2
                 layers=12, batch=64, hidden=768, tied=True, vocabulary=50257)
 
 
-def meshes(problem: Problem) -> dict[tuple[tuple[int, int, int], ...], Mesh]:
+def shared(problem: Problem, stages: tuple[tuple[int, int, int], ...]) -> Estimated:
+    """Return the estimate of stages of (kind, degree, width) that all pipelines share, in micro-batches of two."""
     space = Space(problem.task(ALL))
-    priced = price_meshes(space.pricing, space.kinds, space.degrees, space.num_layers, None, 2, 8, may_idle=False)
-    return {mesh.stages: mesh for mesh in priced}
+    [(task, shapes)] = shared_shapes(space.task, space.kinds, [stages], "auto")
+    [found] = ShapeSearch(task, shapes).fitting(2)
+    return found
 
 
 def test_a_tied_table_between_fabrics_costs_what_ethernet_takes_for_it() -> None:
     """The table crosses 10 Gb/s of one node twice halved: its bytes times 2 (R - 1) / R of two ranks."""
     across = ((0, 1, 4), (1, 1, 2))
     table = 4 * 50257 * 768
-    tied, untied = meshes(TWO)[across], meshes(UNTIED)[across]
+    tied, untied = shared(TWO, across), shared(UNTIED, across)
     assert tied.layers == untied.layers
     assert tied.seconds - untied.seconds == pytest.approx(8 * table / 10e9, rel=0.3)
 
 
-def test_meshes_that_begin_and_end_on_one_kind_are_looked_at_where_the_table_is_tied() -> None:
+def test_stages_that_begin_and_end_on_one_kind_are_looked_at_where_the_table_is_tied() -> None:
     space = Space(THREE.task(ALL))
-    plain = enumerate_meshes(space.kinds, space.degrees, space.num_layers, may_idle=False)
-    wrapped = enumerate_meshes(space.kinds, space.degrees, space.num_layers, may_idle=False, wrap=True)
+    plain = enumerate_stages(space.kinds, space.degrees, space.num_layers, may_idle=False)
+    wrapped = enumerate_stages(space.kinds, space.degrees, space.num_layers, may_idle=False, wrap=True)
     assert set(plain) < set(wrapped)
     new = set(wrapped) - set(plain)
-    assert all(mesh[0][0] == mesh[-1][0] and {kind for kind, _, _ in mesh} == {0, 1, 2} for mesh in new)
+    assert all(stages[0][0] == stages[-1][0] and {kind for kind, _, _ in stages} == {0, 1, 2} for stages in new)
 
 
 @pytest.mark.parametrize("problem", [TWO, THREE], ids=lambda problem: problem.name)
@@ -57,8 +62,9 @@ def test_layers_that_unlike_pipelines_hold_in_unlike_fabrics_are_summed_across()
     space = Space(UNTIED.task(ALL))
     forth, back = space.templates(1, [((0, 1, 1), (1, 1, 1)), ((1, 1, 1), (0, 1, 1))])
 
-    def seconds(*templates: object) -> float:
-        return space.placed_seconds(Fleet(tuple((each, 4) for each in templates), 0.0), 1, together=True)  # type: ignore[misc]
+    def seconds(*templates: Template) -> float:
+        [found] = placed_seconds(space, [Placed(Fleet(tuple((each, 4) for each in templates), 0.0), 1, True)])
+        return found
 
     crossing = sum(a != b for a, b in zip((0,) * forth.layers[0] + (1,) * forth.layers[1],
                                           (1,) * back.layers[0] + (0,) * back.layers[1], strict=True))

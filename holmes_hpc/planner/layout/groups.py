@@ -95,15 +95,24 @@ def _sums(found: _Groups, owners: tuple[int, ...], tied_copies: tuple[tuple[int,
         if tied_copies and len(tied_copies[0]) == len(tied_copies[1]) > 1:
             return _in_pairs(found, tied_copies)
         return Sums((found.add(kind, owners),))
+    inside, across = two_levels(found.cluster, owners, rules)
+    if not across:
+        return Sums((found.add(kind, owners),))
+    inner = tuple(found.add("data", ranks) for ranks in inside)
+    outer = tuple(found.add(kind, ranks) for ranks in across)
+    return Sums(inner, outer, by_parts=True)
+
+
+def two_levels(cluster: ClusterDescription, owners: Sequence[int],
+               rules: GroupRules) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the groups that owners sum in first, and those across; none of these where one group has all."""
     fabrics: dict[str, list[int]] = {}
     for rank in owners:
-        fabrics.setdefault(found.cluster.node_of(rank).fabric, []).append(rank)
-    if len(fabrics) == 1 or len(fabrics) == len(owners) or not rules.two_level:
-        return Sums((found.add(kind, owners),))
+        fabrics.setdefault(cluster.node_of(rank).fabric, []).append(rank)
+    if rules.one_network or len(fabrics) in (1, len(owners)) or not rules.two_level:
+        return [list(owners)], []
     inside = list(fabrics.values())
-    inner = tuple(found.add("data", ranks) for ranks in inside)
-    outer = tuple(found.add(kind, [ranks[j] for ranks in inside]) for j in range(min(map(len, inside))))
-    return Sums(inner, outer, by_parts=True)
+    return inside, [[ranks[j] for ranks in inside] for j in range(min(map(len, inside)))]
 
 
 def _in_pairs(found: _Groups, copies: tuple[tuple[int, ...], ...]) -> Sums:

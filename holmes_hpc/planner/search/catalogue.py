@@ -12,14 +12,7 @@ from typing import Any
 
 from holmes_hpc import registry
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.layout.pipelines import build_pipelines, count_microbatches
-from holmes_hpc.planner.strategies.estimates import (
-    Candidate,
-    ShapeFacts,
-    StagePrices,
-    make_candidate,
-    micro_batch_sizes,
-)
+from holmes_hpc.planner.strategies.estimates import estimate_shapes, propose_shape
 from holmes_hpc.planner.strategies.proposals import Proposal
 from holmes_hpc.planner.strategies.shapes import Shape, tensor_degrees
 from holmes_hpc.planner.task import Task
@@ -71,17 +64,14 @@ def propose_by(name: str, task: Task, tensor: int | None, refusals: list[PlanRef
             raise PlanRefusedError(f"{name}: it cuts layers by speed and memory itself. Set parallel.layer_split="
                                    "adaptive, or parallel=holmes or megatron, which cut them as asked.")
         return list(_proposed(name, task))
-    candidates: list[Proposal] = []
-    prices = StagePrices(task)
-    for shape in shapes_of(name, task, tensor or 1):
-        shape = shape.in_chunks(task.settings.chunks)
-        facts = ShapeFacts(task, shape, prices)
-        for size in micro_batch_sizes(task, shape):
-            try:
-                candidates.append(_proposal(task, make_candidate(task, shape, size, facts)))
-            except PlanRefusedError as refusal:
-                refusals.append(refusal)
-    return candidates
+    proposals = []
+    for found in estimate_shapes(task, [shape.in_chunks(task.settings.chunks)
+                                        for shape in shapes_of(name, task, tensor or 1)]):
+        if isinstance(found, PlanRefusedError):
+            refusals.append(found)
+        else:
+            proposals.append(propose_shape(task, found))
+    return proposals
 
 
 def degrees_of(name: str, task: Task) -> Sequence[int | None]:
@@ -96,16 +86,6 @@ def with_defaults(task: Task, name: str) -> Task:
         return task
     changes = {key: value for key, value in strategy_kind(name).defaults if getattr(settings, key) == _OPEN.get(key)}
     return dataclasses.replace(task, settings=settings.replace(**changes)) if changes else task
-
-
-def _proposal(task: Task, candidate: Candidate) -> Proposal:
-    microbatches = count_microbatches(task.settings.global_batch_size, candidate.micro_batch_size)
-
-    def build() -> tuple[Pipeline, ...]:
-        return build_pipelines(candidate.shape.stages, candidate.layers, microbatches)
-
-    return Proposal(candidate.facts, task, candidate.shape.rules, candidate.estimate_seconds, candidate.fits, build,
-                    candidate.shape.chunks)
 
 
 def _checked(name: str, shape: Any, task: Task, tensor: int) -> Shape:

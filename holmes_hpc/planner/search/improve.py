@@ -143,7 +143,7 @@ def _changes(task: Task, layout: Layout) -> Iterator[_Change]:
 def _joined(task: Task, layout: Layout) -> Iterator[_Change]:
     """Yield the layouts in which two pipelines that differ in one stage become one, with all of both's ranks there.
 
-    Meshes have one tensor degree for all of a stage; here one fast rank may serve two single GPUs and a pair, say.
+    Shared stages have one tensor degree each; here one fast rank may serve two single GPUs and a pair, say.
     """
     pipelines = layout.pipelines
     if task.cluster.world_size > _FEW_RANKS or task.settings.tensor is not None or task.settings.data is not None:

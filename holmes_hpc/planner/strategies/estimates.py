@@ -1,144 +1,318 @@
-"""From a shape to a candidate: micro-batch size, layers, and a quick estimate that says which are worth simulating."""
+"""From shapes to estimates: micro-batch size, layers, and the closed form that says which are worth simulating."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import copy
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
 
 from holmes_hpc.errors import DepthRefusedError, PlanRefusedError
-from holmes_hpc.planner.cost.rank_memory import USABLE_FRACTION
-from holmes_hpc.planner.cost.stages import GIB, ComputeCost
-from holmes_hpc.planner.layout.ownership import TOKEN_TABLE
-from holmes_hpc.planner.layout.pipelines import count_microbatches, overlaps
-from holmes_hpc.planner.layout.sharing import sharers
-from holmes_hpc.planner.simulation.prices import compute_cost, core_pools, network_cost, stage_seconds
+from holmes_hpc.planner.layout.groups import GroupRules
+from holmes_hpc.planner.layout.pipelines import build_pipelines, count_microbatches
+from holmes_hpc.planner.simulation.predict import step_collectives
+from holmes_hpc.planner.simulation.prices import core_pools
 from holmes_hpc.planner.strategies import layer_split
-from holmes_hpc.planner.strategies.fleets.stage_table import Held, held_bytes
-from holmes_hpc.planner.strategies.layer_split import StageCost
+from holmes_hpc.planner.strategies.closed_form import (
+    Floats,
+    Hops,
+    bucket_counts,
+    exposed_gathers,
+    exposed_sums,
+    extra_warmup,
+    passing,
+)
+from holmes_hpc.planner.strategies.memory import room
 from holmes_hpc.planner.strategies.memory_refusal import capacity_remedies
-from holmes_hpc.planner.strategies.proposals import LayoutFacts
+from holmes_hpc.planner.strategies.proposals import LayoutFacts, Proposal, SharedStages
+from holmes_hpc.planner.strategies.shape_facts import FactFinder, ShapeFacts, pipelines_of
 from holmes_hpc.planner.strategies.shapes import Shape
+from holmes_hpc.planner.strategies.stage_table import CostPricing, StageTable
 from holmes_hpc.planner.task import Task
-from holmes_hpc.values import Group
+from holmes_hpc.values import Group, Pipeline
 from holmes_hpc.words import counted
 
-_GRADIENT_BYTES = 4
 _FEWEST_MICROBATCHES = 4
 """Micro-batches of each pipeline below which a pipeline stands idle for too long."""
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Estimated:
     """A shape with its micro-batch size and layers, and a closed form's word on its step and its memory."""
 
     shape: Shape
     micro_batch_size: int
     layers: tuple[int, ...]
-    estimate_seconds: float
+    seconds: float
     fits: bool
 
     @property
     def facts(self) -> LayoutFacts:
         """What the layout is made from."""
-        return LayoutFacts(self.shape.strategy, self.shape.words, self.micro_batch_size, self.layers)
+        shape = self.shape
+        if shape.shared:
+            form = SharedStages(tuple((*stage, count) for stage, count in zip(shape.shared, self.layers, strict=True)))
+            return LayoutFacts(shape.strategy, form, self.micro_batch_size)
+        return LayoutFacts(shape.strategy, shape.words, self.micro_batch_size, self.layers)
 
 
-class StagePrices:
-    """Prices of stages that many shapes share, each looked up once."""
+class Estimator:
+    """Estimates shapes of one strategy, all of one depth and size together."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, rules: GroupRules, strategy: str) -> None:
         self.task = task
-        self.cost: ComputeCost = compute_cost(task)
-        self._seconds: dict[tuple[str, int, tuple[str, ...], int], tuple[float, float]] = {}
-        self._held: dict[tuple[tuple[str, ...], int, int], Held] = {}
+        self.finder = FactFinder(task, rules, strategy)
+        self.cost, self.kinds = self.finder.cost, self.finder.kinds
+        self.synchronization = task.synchronization(strategy)
+        self.pricing = CostPricing(task)
+        self.num_layers = task.architecture.num_layers
+        self._tables: dict[int, StageTable] = {}
+        self.optimizer = [self.cost.optimizer_seconds(kind.node, 1.0) for kind in self.kinds]
+        everyone = tuple(range(task.cluster.world_size))
+        self.always = step_collectives(task, Group("world", everyone, task.cluster.shared_network(everyone)))
 
-    def seconds(self, part: tuple[int, ...], units: tuple[str, ...], size: int) -> tuple[float, float]:
-        """Return forward and backward of the units on a tensor-parallel group."""
-        key = self.task.cluster.node_of(part[0]).gpu, len(part), units, size
-        if key not in self._seconds:
-            self._seconds[key] = stage_seconds(self.task, self.cost, part, units, size)
-        return self._seconds[key]
+    def rows(self, facts: ShapeFacts, size: int) -> Floats:
+        """Return the rows of `StageTable.row` of every stage, of several kinds the worst."""
+        table = self._tables.setdefault(size, StageTable(self.pricing, self.kinds, size))
+        priced = []
+        for kinds, tensor, first, last in facts.stage_keys:
+            each = numpy.array([table.row(k, tensor, first, last) for k in kinds])
+            worst = each.max(axis=0)
+            worst[5] = each[:, 5].min()
+            priced.append(worst)
+        return numpy.array(priced)[facts.rows]
 
-    def held(self, units: tuple[str, ...], tensor: int, size: int) -> Held:
-        """Return what units need on a rank."""
-        key = units, tensor, size
-        if key not in self._held:
-            self._held[key] = held_bytes(self.cost, *key, sharded=self.task.settings.sharded)
-        return self._held[key]
-
-
-class ShapeFacts:
-    """What a shape costs whatever the micro-batch size: looked up once, asked for every size."""
-
-    def __init__(self, task: Task, shape: Shape, prices: StagePrices | None = None) -> None:
-        self.task, self.shape = task, shape
-        self.prices = prices or StagePrices(task)
-        self.ways = overlaps([len(parts) for parts in shape.stages])
-        self.network = network_cost(task)
-        everyone = range(task.cluster.world_size)
-        self.one_network = task.cluster.shared_network(everyone) if shape.rules.one_network else None
-        self.slowest = [tuple({task.cluster.node_of(part[0]).gpu: part for part in parts}.values())
-                        for parts in shape.stages]
-        self.kinds = [tuple({(node := task.cluster.node_of(part[0])).gpu: node for part in parts}.values())
-                      for parts in shape.stages]
-        self.sync_seconds_a_byte = [self._sync(parts) for parts in shape.stages]
-        self.table_seconds = self._table()
-        self.sharers = [self._sharers(parts) for parts in shape.stages]
-        self.crowds = [max(Counter(task.cluster.node_of(part[0]).slot for part in parts).values())
-                       for parts in shape.stages]
-
-    def _sync(self, parts: Sequence[tuple[int, ...]]) -> float:
-        """Return seconds for each byte of a stage's gradients, its NICs shared by its tensor-parallel ranks."""
-        if len(parts) == 1:
-            return 0.0
-        ranks = tuple(part[0] for part in parts)
-        group = Group("data", ranks, self.one_network or self.task.cluster.shared_network(ranks))
-        return self.network.all_reduce(group, 1e9).seconds * len(parts[0]) / 1e9
-
-    def _table(self) -> float:
-        """Return seconds of summing the token table's gradient, last of all: tied, between both ends' ranks.
-
-        Inside each fabric first, then every node's part of it across.
-        """
-        first, last = self.shape.stages[0], self.shape.stages[-1]
-        tied = self.task.architecture.tied_embeddings and len(self.shape.stages) > 1
-        ranks = sorted({part[0] for parts in (first, last)[:1 + tied] for part in parts})
-        size = _GRADIENT_BYTES * self.prices.cost.parameter_count((TOKEN_TABLE,), 1)
-        if self.one_network:
-            whole = Group("data", tuple(ranks), self.one_network)
-            return self.network.all_reduce(whole, size).seconds if len(ranks) > 1 else 0.0
-        return size * self.network.hierarchical_seconds_a_byte(ranks)
-
-    def _sharers(self, parts: Sequence[tuple[int, ...]]) -> int:
-        """Return how many ranks share the optimizer's state of a stage's layers, where they are fewest."""
-        owners = Counter(self.task.cluster.node_of(part[0]).fabric for part in parts)
-        two_level = self.shape.rules.two_level and not self.shape.rules.one_network
-        return min(sharers(owners, fabric, two_level=two_level) for fabric in owners)
-
-    def hop_seconds(self, s: int, size_bytes: float) -> tuple[float, float]:
-        """Return one message's time over the hop after stage `s`, and what it occupies of a NIC for all of its node."""
-        pair = self.shape.stages[s][0][0], self.shape.stages[s + 1][0][0]
-        if pair[0] == pair[1]:
-            return 0.0, 0.0
-        traffic = self.network.message(self.one_network or self.task.cluster.shared_network(pair), *pair, size_bytes)
-        return traffic.seconds + traffic.latency_seconds, self.crowds[s] * max([0.0, *traffic.busy.values()])
+    def estimate(self, facts: ShapeFacts, size: int) -> list[Estimated | PlanRefusedError]:
+        """Return for every shape what is estimated of it, or why it cannot be planned with this size."""
+        microbatches = count_microbatches(self.task.settings.global_batch_size, size)
+        few = [_too_few(self.task, shape, size, int(ways), microbatches)
+               for shape, ways in zip(facts.shapes, facts.pipelines, strict=True)]
+        return _ShapesOfSize(self, facts, size, microbatches).estimates(few)
 
 
-def make_candidate(task: Task, shape: Shape, micro_batch_size: int, facts: ShapeFacts | None = None) -> Candidate:
-    """Return the candidate. Raises PlanRefusedError when batch, layers or memory do not fit the shape."""
-    facts = facts or ShapeFacts(task, shape)
-    microbatches, ways = count_microbatches(task.settings.global_batch_size, micro_batch_size), facts.ways
-    if microbatches < len(ways) or (shape.equal_pipelines and microbatches % len(ways)):
-        raise PlanRefusedError(
-            f"{counted(microbatches, 'micro-batch')} for {counted(len(ways), 'pipeline')}: "
-            + ("the number must be a multiple of the pipelines' in the megatron strategy. "
-               if microbatches >= len(ways) else "each needs at least one. ")
-            + _remedy(task, shape, micro_batch_size, len(ways)))
-    stages = _Stages(facts, micro_batch_size, microbatches)
-    layers = stages.split()
-    fits = all(count <= stages.capacity(s) for s, count in enumerate(layers))
-    return Candidate(shape, micro_batch_size, layers, stages.estimate(layers), fits)
+class _ShapesOfSize:
+    """Shapes of one depth at one micro-batch size."""
+
+    def __init__(self, estimator: Estimator, facts: ShapeFacts, size: int, microbatches: int) -> None:
+        self.estimator, self.facts, self.size, self.microbatches = estimator, facts, size, microbatches
+        self.task, finder = estimator.task, estimator.finder
+        rows = estimator.rows(facts, size)
+        self.layer, self.end = rows[..., 0], rows[..., 1]
+        # The largest pipelines take as many as a group of the widest stage.
+        self.rounds = numpy.ceil(microbatches / facts.widths.max(axis=1))
+        served = facts.pipelines[:, None] / facts.widths
+        # Of its stage's micro-batches the busiest group has as many whole ones as come out.
+        self.served = numpy.ceil(microbatches / facts.widths) / self.rounds[:, None]
+        depth, chunks = facts.depth, facts.shapes[0].chunks
+        whole = numpy.ceil(microbatches / facts.widths)
+        in_flight = whole if self.task.settings.first_schedule(chunks).keeps else numpy.minimum(
+            numpy.ceil(served) * numpy.arange(depth, 0, -1), whole)
+        fits = room(rows, facts.sharers, in_flight, facts.end_sharers)
+        self.caps = numpy.clip(fits, 0, estimator.num_layers) // chunks
+        degrees = {int(t): finder.layer_bytes(int(t)) for t in numpy.unique(facts.tensor)}
+        self.layer_bytes = numpy.vectorize(degrees.__getitem__, otypes=[float])(facts.tensor)
+        ends = numpy.array([finder.end_bytes(tensor, first, last) for _, tensor, first, last in facts.stage_keys])
+        self.end_bytes = ends[facts.rows]
+        optimizer = numpy.array([max(estimator.optimizer[k] for k in kinds) for kinds, *_ in facts.stage_keys])
+        self.optimizer = optimizer[facts.rows]
+        boundary = self.task.architecture.boundary_bytes(size, estimator.cost.element_bytes)
+        forth, back, alone, latency = (facts.hops[..., i] for i in range(4))
+        self.hops = Hops(*(each * boundary + latency for each in (forth, back, alone)))
+        self.nic = facts.nic * boundary * microbatches
+
+    def estimates(self, refused: list[PlanRefusedError | None]) -> list[Estimated | PlanRefusedError]:
+        cuts = self._cuts(refused)
+        best = numpy.full(len(self.facts.shapes), numpy.inf)
+        layers = numpy.ones_like(self.layer)
+        for i, (cut, good) in enumerate(cuts):
+            if i and (cut == cuts[0][0]).all():
+                continue
+            seconds = numpy.where(good, self.seconds(cut), numpy.inf)
+            better = seconds < best
+            best = numpy.where(better, seconds, best)
+            layers = numpy.where(better[:, None], cut, layers)
+        whole = layers.astype(int).tolist()
+        fits = numpy.all(layers <= self.caps, axis=1).tolist()
+        found: list[Estimated | PlanRefusedError] = []
+        for i, (shape, refusal) in enumerate(zip(self.facts.shapes, refused, strict=True)):
+            if refusal is None and best[i] == numpy.inf:
+                refusal = self._refusal(i)
+            found.append(refusal or Estimated(shape, self.size, tuple(whole[i]), float(best[i]), fits[i]))
+        return found
+
+    def _cuts(self, refused: list[PlanRefusedError | None]) -> list[tuple[Floats, NDArray[numpy.bool_]]]:
+        """Return the cuts of the layers to choose from, and of which shapes they are cuts."""
+        asked, total = self.task.settings.layer_split, self.estimator.num_layers
+        possible = numpy.array([each is None for each in refused])
+        if asked == "adaptive":
+            times = [(self.served * self.layer, self.served * self.end)]
+            sums = self.facts.exchanges[..., 0] * self.layer_bytes / self.rounds[:, None]
+            if (sums > 0).any():
+                times.append((times[0][0] + sums, times[0][1]))
+            cuts = [layer_split.cut_layers(layer, end, self.caps, total) for layer, end in times]
+            return [(layers, good & possible) for layers, good in cuts]
+        layers = numpy.ones_like(self.layer)
+        for i in numpy.flatnonzero(possible):
+            try:
+                layers[i] = self._asked_split(asked, int(i))
+            except PlanRefusedError as refusal:
+                refused[i], possible[i] = refusal, False
+        return [(layers, possible)]
+
+    def _check_depth(self) -> None:
+        """Raise DepthRefusedError, in words for the settings, when there are more stages than layers."""
+        if self.facts.depth > self.estimator.num_layers:
+            raise DepthRefusedError(_too_deep(self.task, self.facts.depth))
+
+    def _asked_split(self, asked: str | tuple[int, ...], i: int) -> tuple[int, ...]:
+        """Return the layers of a shape that a setting names. Raises PlanRefusedError where it does not fit."""
+        total, depth = self.estimator.num_layers, self.facts.depth
+        self._check_depth()
+        if not isinstance(asked, str):
+            return layer_split.explicit(total, asked, depth)
+        if asked == "uniform":
+            return layer_split.uniform(total, depth)
+        return layer_split.holmes(total, list(1 / self._layer_seconds()[i]), self.task.settings.alpha)
+
+    def _layer_seconds(self) -> Floats:
+        """Return seconds of a step for each layer, computed and summed."""
+        return (self.microbatches / self.facts.widths * self.layer
+                + 2 * self.facts.exchanges[..., 0] * self.layer_bytes)
+
+    def _refusal(self, i: int) -> PlanRefusedError:
+        facts, shape = self.facts, self.facts.shapes[i]
+        remedies = capacity_remedies(self.task, facts.depth // shape.chunks, facts.depth, int(facts.tensor[i, 0]),
+                                     self.size)
+        in_chunks = f", {shape.chunks} chunks" if shape.chunks > 1 else ""
+        try:
+            self._check_depth()
+            layer_split.check_capacities(self.estimator.num_layers, self.caps[i].astype(int).tolist(),
+                                         f"{shape.words}{in_chunks}, micro-batch {self.size},", remedies)
+        except PlanRefusedError as refusal:
+            return refusal
+        raise AssertionError
+
+    def seconds(self, layers: Floats) -> Floats:
+        """Return the seconds of a step."""
+        facts, sync = self.facts, self.estimator.synchronization
+        times = layers * self.layer + self.end
+        seconds = self._compute_seconds(times)
+        sizes = layers * self.layer_bytes + self.end_bytes
+        parts = bucket_counts(sizes, sync.bucket_mib)
+        table_bytes = self.estimator.finder.table_bytes(1)
+        tensor = facts.tensor.max(axis=1)
+        sums = facts.exchanges[..., 0] * sizes + facts.exchanges[..., 1]
+        sums_shown = exposed_sums(times, self.hops, sums, parts, facts.shared, overlapped=sync.overlap_grad_reduce)
+        table = facts.table[:, 0] * table_bytes / tensor + facts.table[:, 1]
+        seconds += numpy.where(facts.table_crosses, numpy.maximum(table, sums_shown), table + sums_shown)
+        share = self.estimator.cost.element_bytes / 4
+        gathers = facts.exchanges[..., 2] * sizes * share + facts.exchanges[..., 3]
+        gathers[:, 0] += facts.table[:, 2] * table_bytes * share / tensor + facts.table[:, 3]
+        seconds += exposed_gathers(times, self.hops, gathers, parts, facts.shared,
+                                   overlapped=sync.overlap_param_gather)
+        shared_by = facts.sharers if sync.sharded else 1.0
+        seconds += (self.optimizer * sizes / 4 / shared_by).max(axis=1)
+        return seconds + self.estimator.always
+
+    def _compute_seconds(self, times: Floats) -> Floats:
+        """Return how long the micro-batches take, without sums."""
+        settings, chunks = self.task.settings, self.facts.shapes[0].chunks
+        hops, served, rounds = self.hops, self.served, self.rounds
+        extra = extra_warmup(settings)
+        total = times.sum(axis=1)
+        if chunks > 1:
+            ranks = times.shape[1] // chunks
+            times = times.reshape(-1, chunks, ranks).mean(axis=1)
+            hops = Hops(*(each[:, :ranks - 1] for each in (hops.forward, hops.backward, hops.alone)))
+            served = served[:, :ranks]
+        found = passing(times, hops, rounds, served, extra, self.nic / (rounds * chunks))
+        seconds = rounds * chunks * found.period + found.fill
+        _, cores = core_pools(self.task)
+        return numpy.maximum(seconds, self.microbatches * total / sum(cores.values())) if cores else seconds
+
+
+class ShapeSearch:
+    """Estimates of shapes of one strategy and rules, by micro-batch size."""
+
+    def __init__(self, task: Task, shapes: Sequence[Shape]) -> None:
+        self.estimator = Estimator(task, shapes[0].rules, shapes[0].strategy)
+        alike: dict[tuple[int, int], list[Shape]] = {}
+        for shape in shapes:
+            alike.setdefault((len(shape.stages), shape.chunks), []).append(shape)
+        self.facts = [self.estimator.finder.find(each) for each in alike.values()]
+
+    def estimates(self, size: int) -> Iterator[Estimated | PlanRefusedError]:
+        """Yield what is estimated of every shape, or why it cannot be planned with this size; by depth."""
+        for facts in self.facts:
+            yield from self.estimator.estimate(facts, size)
+
+    def fitting(self, size: int) -> list[Estimated]:
+        """Return the estimates of those that fit into memory and have a micro-batch for every pipeline."""
+        return [each for each in self.estimates(size) if isinstance(each, Estimated) and each.fits]
+
+    def for_task(self, task: Task) -> ShapeSearch:
+        """Return the search for a task that differs in its recomputation alone: facts do not depend on that."""
+        other = copy.copy(self)
+        other.estimator = Estimator(task, self.estimator.finder.rules, self.facts[0].shapes[0].strategy)
+        return other
+
+
+def estimate_shapes(task: Task, shapes: Sequence[Shape]) -> list[Estimated | PlanRefusedError]:
+    """Return what is estimated of shapes with every micro-batch size that is worth it, in the order of the shapes."""
+    found: dict[tuple[int, int], Estimated | PlanRefusedError] = {}
+    for (rules, strategy), own in _by(shapes, lambda shape: (shape.rules, shape.strategy)).items():
+        estimator = Estimator(task, rules, strategy)
+        for same in _by(shapes, lambda shape: (len(shape.stages), shape.chunks), own).values():
+            facts = estimator.finder.find([shapes[i] for i in same])
+            sizes = {i: micro_batch_sizes(task, shapes[i]) for i in same}
+            for size in sorted(set(itertools.chain.from_iterable(sizes.values()))):
+                found.update({(i, size): each for i, each in zip(same, estimator.estimate(facts, size), strict=True)
+                              if size in sizes[i]})
+    return [found[each] for each in sorted(found)]
+
+
+def _by(shapes: Sequence[Shape], key: Callable[[Shape], Any], members: Iterable[int] | None = None
+        ) -> dict[Any, list[int]]:
+    """Return the indices of shapes by a key."""
+    found: dict[Any, list[int]] = {}
+    for i in range(len(shapes)) if members is None else members:
+        found.setdefault(key(shapes[i]), []).append(i)
+    return found
+
+
+def propose_shape(task: Task, estimated: Estimated) -> Proposal:
+    """Return the layout of a shape on the nodes of `task`."""
+    shape, size = estimated.shape, estimated.micro_batch_size
+    microbatches = count_microbatches(task.settings.global_batch_size, size)
+
+    def build() -> tuple[Pipeline, ...]:
+        return build_pipelines(shape.stages, estimated.layers, microbatches)
+
+    return Proposal(estimated.facts, task, shape.rules, estimated.seconds, estimated.fits, build, shape.chunks)
+
+
+def estimate(task: Task, shape: Shape, micro_batch_size: int) -> Estimated:
+    """Return what is estimated of one shape. Raises PlanRefusedError when batch, layers or memory do not fit it."""
+    estimator = Estimator(task, shape.rules, shape.strategy)
+    found = estimator.estimate(estimator.finder.find([shape]), micro_batch_size)[0]
+    if isinstance(found, PlanRefusedError):
+        raise found
+    return found
+
+
+def _too_few(task: Task, shape: Shape, size: int, pipelines: int, microbatches: int) -> PlanRefusedError | None:
+    """Return why there are too few micro-batches for a shape's pipelines, if so."""
+    if microbatches >= pipelines and not (shape.equal_pipelines and microbatches % pipelines):
+        return None
+    return PlanRefusedError(
+        f"{counted(microbatches, 'micro-batch')} for {counted(pipelines, 'pipeline')}: "
+        + ("the number must be a multiple of the pipelines' in the megatron strategy. "
+           if microbatches >= pipelines else "each needs at least one. ")
+        + _remedy(task, shape, size, pipelines))
 
 
 def _remedy(task: Task, shape: Shape, size: int, pipelines: int) -> str:
@@ -178,112 +352,8 @@ def micro_batch_sizes(task: Task, shape: Shape) -> tuple[int, ...]:
     if task.settings.micro_batch_size is not None:
         return (int(task.settings.micro_batch_size),)
     batch = task.settings.global_batch_size
-    pipelines = len(overlaps([len(parts) for parts in shape.stages]))
+    pipelines = pipelines_of(shape)
     sizes = [2**i for i in range(batch.bit_length()) if batch % 2**i == 0]
     if shape.equal_pipelines:
         sizes = [size for size in sizes if batch // size % pipelines == 0] or sizes[:1]
     return tuple(size for size in sizes if batch // size >= _FEWEST_MICROBATCHES * pipelines) or (sizes[0],)
-
-
-class _Stages:
-    """What the stages of a shape cost for a micro-batch size."""
-
-    def __init__(self, facts: ShapeFacts, micro_batch_size: int, microbatches: int) -> None:
-        self.facts, self.task, self.shape, self.size = facts, facts.task, facts.shape, micro_batch_size
-        self.microbatches, self.pipelines = microbatches, len(facts.ways)
-        task, shape = facts.task, facts.shape
-        self.prices, self.cost = facts.prices, facts.prices.cost
-        depth = len(shape.stages)
-        self.fixed_units = [
-            tuple(unit for unit in task.architecture.stage_units(0, 0, first=s == 0, last=s == depth - 1))
-            for s in range(depth)
-        ]
-
-    def split(self) -> tuple[int, ...]:
-        """Return the layers of each stage."""
-        asked, total, depth = self.task.settings.layer_split, self.task.architecture.num_layers, len(self.shape.stages)
-        if depth > total:
-            raise DepthRefusedError(_too_deep(self.task, depth))
-        if not isinstance(asked, str):
-            return layer_split.explicit(total, asked, depth)
-        if asked == "uniform":
-            return layer_split.uniform(total, depth)
-        costs = [self.stage_cost(s) for s in range(depth)]
-        if asked == "holmes":
-            return layer_split.holmes(total, [1 / cost.layer_seconds for cost in costs], self.task.settings.alpha)
-        remedies = capacity_remedies(self.task, depth // self.shape.chunks, depth, len(self.shape.stages[0][0]),
-                                     self.size)
-        in_chunks = f", {self.shape.chunks} chunks" if self.shape.chunks > 1 else ""
-        return layer_split.adaptive(total, costs, f"{self.shape.words}{in_chunks}, micro-batch {self.size},", remedies)
-
-    def stage_cost(self, s: int) -> StageCost:
-        """Return what a layer costs in stage `s` over a step, compute and gradient sync, and how many fit."""
-        parts = self.shape.stages[s]
-        turns = self.microbatches / len(parts)
-        layer = turns * sum(self._compute(s, ("layers.0",)))
-        fixed = turns * sum(self._compute(s, self.fixed_units[s])) if self.fixed_units[s] else 0.0
-        return StageCost(layer + self._sync_seconds(s, 1), fixed, self.capacity(s))
-
-    def estimate(self, layers: Sequence[int]) -> float:
-        """Return the seconds of a step: the busiest stage, filling and draining, hops, and the gradient sync."""
-        times = [sum(self._compute(s, self._units(s, count))) for s, count in enumerate(layers)]
-        turns = [self.microbatches / len(parts) for parts in self.shape.stages]
-        hops = [self._hop_seconds(s) for s in range(len(layers) - 1)]
-        period = len(layers) // self.shape.chunks
-        busiest = max(sum(turns[s] * times[s] for s in range(r, len(layers), period)) for r in range(period))
-        waits = [turns[s] * busy for s, (_, busy) in enumerate(hops)]
-        steady = max([busiest, *waits])
-        if self.task.settings.first_schedule().alternates and self.task.settings.warmup_extra == 0:
-            # Neighbours play ping-pong: each micro-batch also pays the hops, unless enough is in flight.
-            steady += self.microbatches / self.pipelines * max([0.0, *(alone for alone, _ in hops)])
-        fill = (sum(times) - max(times)) / self.shape.chunks + 2 * sum(alone for alone, _ in hops)
-        sync = max(self._sync_seconds(s, count) for s, count in enumerate(layers)) * self.shape.chunks
-        sync += self.facts.table_seconds
-        _, cores = core_pools(self.task)
-        work = self.microbatches * sum(times) / sum(cores.values()) if cores else 0.0
-        return max(steady + fill, work) + sync
-
-    def _units(self, s: int, layers: int) -> tuple[str, ...]:
-        return (*("layers.0",) * layers, *self.fixed_units[s])
-
-    def _compute(self, s: int, units: tuple[str, ...]) -> tuple[float, float]:
-        """Return forward and backward of the slowest part of a stage."""
-        times = [self.prices.seconds(part, units, self.size) for part in self.facts.slowest[s]]
-        return max(forward for forward, _ in times), max(backward for _, backward in times)
-
-    def _sync_seconds(self, s: int, layers: int) -> float:
-        """Return the gradient sync of some layers of a stage."""
-        size = _GRADIENT_BYTES * layers * self.cost.parameter_count(("layers.0",), len(self.shape.stages[s][0]))
-        return self.facts.sync_seconds_a_byte[s] * size
-
-    def _hop_seconds(self, s: int) -> tuple[float, float]:
-        return self.facts.hop_seconds(s, self.task.architecture.boundary_bytes(self.size, self.cost.element_bytes))
-
-    def capacity(self, s: int) -> int:
-        """Return how many layers fit into the memory of a stage's smallest GPU."""
-        parts, tensor = self.shape.stages[s], len(self.shape.stages[s][0])
-        depth, settings, chunks = len(self.shape.stages), self.task.settings, self.shape.chunks
-        served = -(-self.pipelines // len(parts))
-        in_flight = (-(-self.microbatches // len(parts)) if settings.first_schedule().keeps
-                     else min(served * (depth - s), -(-self.microbatches // len(parts))))
-        layer = self.prices.held(("layers.0",), tensor, self.size)
-        fixed = self.prices.held(self.fixed_units[s], tensor, self.size)
-        count = self.facts.sharers[s]
-        each = layer.whole + layer.divided / count + in_flight * layer.kept
-        ends = fixed.whole + fixed.divided / self._end_sharers(s) + in_flight * fixed.kept
-        ends += self.cost.workspace_bytes(("layers.0", *self.fixed_units[s]), self.size, tensor)
-        least = self.task.architecture.num_layers
-        for node in self.facts.kinds[s]:
-            used = self.cost.static_gib(node, 0) * GIB + ends
-            free = self.task.machine.memory_gib(node) * USABLE_FRACTION * GIB - used
-            least = min(least, max(0, int(free // each) // chunks))
-        return least
-
-    def _end_sharers(self, s: int) -> int:
-        """Return how many ranks share the optimizer's state of a stage's ends.
-
-        Megatron sums a tied table whole between pairs of the first and the last stage, so that nobody shares it.
-        """
-        widths = {len(self.shape.stages[0]), len(self.shape.stages[-1])}
-        in_pairs = self.shape.rules.one_network and self.task.architecture.tied_embeddings
-        return 1 if in_pairs and len(self.shape.stages) > 1 and widths != {1} else self.facts.sharers[s]

@@ -18,7 +18,7 @@ from holmes_hpc.planner.strategies.fleets.space import Space, space_with_degrees
 from holmes_hpc.planner.strategies.fleets.templates import Segment, Template
 from holmes_hpc.planner.strategies.proposals import Proposal
 from holmes_hpc.planner.strategies.refusals import no_pipelines
-from holmes_hpc.planner.strategies.unlike import micro_batch_sizes_of, propose
+from holmes_hpc.planner.strategies.unlike import Found, micro_batch_sizes_of, propose
 from holmes_hpc.planner.task import Task
 from holmes_hpc.values.strategy_kinds import FLASHFLEX
 
@@ -46,17 +46,16 @@ def proposals(task: Task) -> list[Proposal]:
         for vectors in first:
             fleet = partition.fleet(vectors)
             starts.append((float("inf") if fleet is None else fleet.seconds, size, vectors))
-    found: list[tuple[Fleet, int]] = []
+    found: list[Found] = []
     for _, size, vectors in sorted(starts)[:_MOST_REFINED]:
         fleet = partitions[size].refine(vectors)
         if fleet is not None:
-            found.append((fleet, size))
+            found.append(Found(fleet, size))
     if not found:
         raise no_pipelines(task, max(map(max, space.degrees)), tuple(partitions),
                            short_of_memory=space.short_of_memory)
-    found.sort(key=lambda each: each[0].seconds)
-    return [proposal for fleet, size in found[:_MOST_PROPOSED]
-            for proposal in propose(space, fleet, size, FLASHFLEX.name)]
+    found.sort(key=lambda each: each.fleet.seconds)
+    return propose(space, found[:_MOST_PROPOSED], FLASHFLEX.name)
 
 
 class _Partition:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy
+from numpy.typing import NDArray
+
 from holmes_hpc.errors import DepthRefusedError, MemoryRefusedError, PlanRefusedError
 from holmes_hpc.planner.cost.rank_memory import USABLE_FRACTION
+from holmes_hpc.planner.strategies.closed_form import Floats
 from holmes_hpc.words import counted
 
 
@@ -59,31 +62,54 @@ def holmes(num_layers: int, speeds: Sequence[float], alpha: float) -> tuple[int,
 
 def adaptive(num_layers: int, stages: Sequence[StageCost], layout: str = "the layout",
              remedies: str = "Take more nodes or a smaller model") -> tuple[int, ...]:
-    """Return the split whose longest stage time is least, within each stage's capacity.
+    """Return the split whose longest stage time is least, within each stage's capacity: see `cut_layers`.
 
-    Layers are alike, so a contiguous cut is known by its counts, and giving each layer to the stage that is then
-    the shortest is optimal: the same result as dynamic programming over all cuts (a test compares), in
-    O(layers log stages). Ties go to the earlier stage.
     Raises PlanRefusedError when there are more stages than layers, MemoryRefusedError when the capacities hold fewer
     layers; `layout` are words for it, and `remedies` says what to do then.
     """
     check_enough(num_layers, len(stages))
     capacities = [num_layers if stage.max_layers is None else stage.max_layers for stage in stages]
+    check_capacities(num_layers, capacities, layout, remedies)
+    layer, end, caps = (numpy.array([each], dtype=float) for each in (
+        [stage.layer_seconds for stage in stages], [stage.fixed_seconds for stage in stages], capacities))
+    return tuple(cut_layers(layer, end, caps, num_layers)[0][0].astype(int).tolist())
+
+
+def check_capacities(num_layers: int, capacities: Sequence[int], layout: str, remedies: str) -> None:
+    """Raise MemoryRefusedError when stages hold fewer layers than there are; the arguments are those of `adaptive`."""
+    check_enough(num_layers, len(capacities))
     if min(capacities) < 1 or sum(capacities) < num_layers:
         raise MemoryRefusedError(
             f"memory: the stages of {layout} can hold {', '.join(str(max(0, each)) for each in capacities)} layers in "
             f"the usable {100 * USABLE_FRACTION:.0f} % of their GPUs' memory, and {num_layers} are to be placed (each "
             f"stage at least 1). {remedies}."
         )
-    counts = [1] * len(stages)
-    queue = [(_seconds(stages[i], 2), i) for i in range(len(stages)) if capacities[i] > 1]
-    heapq.heapify(queue)
-    for _ in range(num_layers - len(stages)):
-        _, i = heapq.heappop(queue)
-        counts[i] += 1
-        if counts[i] < capacities[i]:
-            heapq.heappush(queue, (_seconds(stages[i], counts[i] + 1), i))
-    return tuple(counts)
+
+
+def cut_layers(layer: Floats, end: Floats, caps: Floats,
+               num_layers: int) -> tuple[Floats, NDArray[numpy.bool_]]:
+    """Return the layers of every stage (rows: pipelines) and which rows are possible: the longest stage is least.
+
+    `layer` and `end` are a stage's seconds for each layer and without layers, `caps` the most layers it holds.
+    """
+    good = (caps.min(axis=1) >= 1) & (caps.sum(axis=1) >= num_layers) & (layer.shape[1] <= num_layers)
+    # No cut is shorter than one of fractions of layers; from its floor on, each layer goes where it ends earliest.
+    level = (num_layers + (end / layer).sum(axis=1)) / (1 / layer).sum(axis=1)
+    most = numpy.maximum(caps, 1)
+    layers = numpy.clip(numpy.floor((level[:, None] - end) / layer + 1e-9), 1, most)
+    rows = numpy.arange(len(layers))
+    missing = numpy.where(good, num_layers - layers.sum(axis=1), 0)
+    while (missing > 0).any():
+        after = numpy.where(layers < most, (layers + 1) * layer + end, numpy.inf)
+        some = missing > 0
+        layers[rows[some], after.argmin(axis=1)[some]] += 1
+        missing[some] -= 1
+    while (missing < 0).any():
+        times = numpy.where(layers > 1, layers * layer + end, -1.0)
+        some = missing < 0
+        layers[rows[some], times.argmax(axis=1)[some]] -= 1
+        missing[some] += 1
+    return layers, good
 
 
 def explicit(num_layers: int, counts: Sequence[int], num_stages: int) -> tuple[int, ...]:
@@ -109,7 +135,3 @@ def check_enough(num_layers: int, num_stages: int) -> None:
     if num_stages > num_layers:
         raise DepthRefusedError(f"{num_stages} pipeline stages need at least as many layers, and the model has "
                                 f"{num_layers}. Raise model.num_layers to at least {num_stages}.")
-
-
-def _seconds(stage: StageCost, layers: int) -> float:
-    return stage.fixed_seconds + layers * stage.layer_seconds

@@ -17,7 +17,8 @@ Part = tuple[int, ...]
 class Shape:
     """For every stage its data-parallel parts, each a tensor-parallel group; stages may differ in their number.
 
-    `words` names the layout for people. `equal_pipelines` means that all pipelines take equally many micro-batches.
+    `words` names the layout for people; of stages that all pipelines share, `shared` has (kind of nodes, tensor degree,
+    width) instead. `equal_pipelines` means that all pipelines take equally many micro-batches.
     With `chunks` a rank has several stages, and `stages` lists them all in layer order.
     """
 
@@ -27,6 +28,7 @@ class Shape:
     rules: GroupRules
     equal_pipelines: bool = False
     chunks: int = 1
+    shared: tuple[tuple[str, int, int], ...] = ()
 
     def in_chunks(self, chunks: int) -> Shape:
         """Return the shape whose pipelines go round its stages `chunks` times."""

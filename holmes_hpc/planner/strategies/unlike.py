@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.layout.groups import GroupRules
 from holmes_hpc.planner.layout.node_kinds import Kind, on_nodes
-from holmes_hpc.planner.layout.pipelines import build_pipelines
+from holmes_hpc.planner.strategies.estimates import Estimated, ShapeSearch, propose_shape
 from holmes_hpc.planner.strategies.fleets.knapsack import Fleet, Knapsack, alike_fleets, share_microbatches
-from holmes_hpc.planner.strategies.fleets.placement import place, place_mesh, used_slots
-from holmes_hpc.planner.strategies.fleets.shared_stages import Mesh, enumerate_meshes, price_meshes
+from holmes_hpc.planner.strategies.fleets.placed import Placed, placed_seconds
+from holmes_hpc.planner.strategies.fleets.placement import place, used_slots
+from holmes_hpc.planner.strategies.fleets.shared_stages import enumerate_stages, shared_shapes
 from holmes_hpc.planner.strategies.fleets.space import Space, space_with_degrees
 from holmes_hpc.planner.strategies.fleets.templates import Template
 from holmes_hpc.planner.strategies.proposals import (
     AlikePipelines,
     LayoutFacts,
     Proposal,
-    SharedStages,
     UnlikePipelines,
 )
 from holmes_hpc.planner.strategies.refusals import no_pipelines
@@ -33,7 +34,7 @@ _MOST_KEPT = 300
 _MOST_ALIKE = 24
 """Fleets of one template each that are kept for each micro-batch size."""
 _MOST_PROPOSED = 60
-_MOST_MESHES = 24
+_MOST_SHARED = 24
 _MOST_MICRO_BATCH = 32
 _FEW_RANKS = 8
 _FAR_BEHIND = 1.25
@@ -58,13 +59,14 @@ def proposals(task: Task, strategy: str = UNLIKE.name) -> list[Proposal]:
     proposed: list[Proposal] = []
     refusals: list[PlanRefusedError] = []
     short = False
+    shared = functools.cache(lambda: _shared_searches(space_with_degrees(task), strategy))
     for recompute in choices:
         if proposed and (recompute == "selective" or not short):
             continue  # A fused attention core leaves little to save; and where all fits, there is no need.
         other = dataclasses.replace(task, settings=task.settings.replace(recompute=recompute, search_recompute=False))
         known = {each.facts: each.estimate_seconds for each in proposed}
         try:
-            found, dropped = _proposals(other, strategy, min([float("inf"), *known.values()]))
+            found, dropped = _proposals(other, strategy, shared, min([float("inf"), *known.values()]))
             short = short or dropped
             for each in found:
                 # Recomputing is only worth proposing where the layout is faster for it, or does not fit without.
@@ -79,21 +81,20 @@ def proposals(task: Task, strategy: str = UNLIKE.name) -> list[Proposal]:
     return sorted(proposed, key=lambda each: each.estimate_seconds)
 
 
-def _proposals(task: Task, strategy: str, best: float) -> tuple[list[Proposal], bool]:
+def _proposals(task: Task, strategy: str, shared_searches: Callable[[], list[ShapeSearch]],
+               best: float) -> tuple[list[Proposal], bool]:
     """Return layouts with one kind of recomputation that may be faster than `best`, and whether some did not fit."""
     space = space_with_degrees(task)
     limit = best
     found = search_fleets(space, best)
     best = min([best, *(each.fleet.seconds for each in found[:1])])
-    meshes = list(_mesh_proposals(space, strategy, best)) if task.settings.data is None else []
-    if not found and (meshes or limit < float("inf")):
-        return meshes, space.short_of_memory
+    shared = _shared_proposals(space, shared_searches(), best) if task.settings.data is None else []
+    if not found and (shared or limit < float("inf")):
+        return shared, space.short_of_memory
     if not found:
         raise no_pipelines(task, max(map(max, space.degrees)), micro_batch_sizes_of(task),
                            short_of_memory=space.short_of_memory)
-    fleets = [proposal for each in found[:_MOST_PROPOSED]
-              for proposal in propose(space, each.fleet, each.size, strategy)]
-    return meshes + fleets, space.short_of_memory
+    return shared + propose(space, found[:_MOST_PROPOSED], strategy), space.short_of_memory
 
 
 def search_fleets(space: Space, limit: float = float("inf")) -> list[Found]:
@@ -115,42 +116,31 @@ def search_fleets(space: Space, limit: float = float("inf")) -> list[Found]:
     return sorted(found, key=lambda each: each.fleet.seconds)
 
 
-def _mesh_proposals(space: Space, strategy: str, best: float) -> Iterator[Proposal]:
-    """Yield the layouts of stages that all pipelines share, those that are not much slower than the best known."""
+def _shared_searches(space: Space, strategy: str) -> list[ShapeSearch]:
+    """Return the shapes of stages that all pipelines share, by the nodes that they use."""
+    asked, idle = space.task.settings.pipeline, space.task.settings.leave_nodes_out
+    stages = [each for each in enumerate_stages(space.kinds, space.degrees, space.num_layers, may_idle=idle,
+                                                wrap=space.is_tied) if asked in (None, len(each))]
+    return [ShapeSearch(own, shapes) for own, shapes in shared_shapes(space.task, space.kinds, stages, strategy)]
+
+
+def _shared_proposals(space: Space, known: Sequence[ShapeSearch], best: float) -> list[Proposal]:
+    """Return the layouts of stages that all pipelines share, those that are not much slower than the best known."""
     task = space.task
-    found: list[tuple[Mesh, int]] = []
-    may_idle = task.settings.leave_nodes_out
-    known = enumerate_meshes(space.kinds, space.degrees, space.num_layers, may_idle=may_idle,
-                             wrap=space.is_tied)
+    found: list[tuple[Task, Estimated]] = []
+    tasks = [on_nodes(task, [node.slot for node in search.estimator.task.cluster.nodes]) for search in known]
+    searches = [(own, search.for_task(own)) for own, search in zip(tasks, known, strict=True)]
     for size in micro_batch_sizes_of(task):
-        microbatches = task.settings.global_batch_size // size
-        if space.work_bound(size, microbatches) > best:
+        if space.work_bound(size, task.settings.global_batch_size // size) > best:
             continue
-        meshes = price_meshes(space.pricing, space.kinds, space.degrees, space.num_layers, task.settings.pipeline,
-                              size, microbatches, may_idle=may_idle, known=known)
-        if meshes and meshes[0].seconds > _FAR_BEHIND * best and task.cluster.world_size > _FEW_RANKS:
+        of_size = sorted(((own, each) for own, search in searches for each in search.fitting(size)),
+                         key=lambda pair: pair[1].seconds)[:_MOST_SHARED]
+        if of_size and of_size[0][1].seconds > _FAR_BEHIND * best and task.cluster.world_size > _FEW_RANKS:
             break
-        found += [(mesh, size) for mesh in meshes[:_MOST_MESHES]]
-        best = min([best, *(mesh.seconds for mesh in meshes[:1])])
-    for mesh, size in sorted(found, key=lambda each: (each[0].seconds, each[1]))[:_MOST_MESHES]:
-        yield _propose_mesh(space, mesh, size, strategy)
-
-
-def _propose_mesh(space: Space, mesh: Mesh, size: int, strategy: str) -> Proposal:
-    used = dict.fromkeys(kind for kind, _, _ in mesh.stages)
-    task = on_nodes(space.task, [node.slot for k in used for node in space.kinds[k].nodes])
-    microbatches = space.task.settings.global_batch_size // size
-
-    def build() -> tuple[Pipeline, ...]:
-        parts = place_mesh(mesh.stages, space.kinds, task.cluster)
-        if parts is None:
-            raise PlanRefusedError("the tensor-parallel groups do not fill the nodes")
-        return build_pipelines(parts, mesh.layers, microbatches)
-
-    form = SharedStages(tuple((space.kinds[k].name, tensor, width, count) for (k, tensor, width), count
-                              in zip(mesh.stages, mesh.layers, strict=True)))
-    return Proposal(LayoutFacts(strategy, form, size), task, GroupRules(two_level=task.settings.two_level),
-                    mesh.seconds, True, build)
+        found += of_size
+        best = min([best, *(each.seconds for _, each in of_size[:1])])
+    found.sort(key=lambda pair: pair[1].seconds)
+    return [propose_shape(own, each) for own, each in found[:_MOST_SHARED]]
 
 
 def micro_batch_sizes_of(task: Task) -> tuple[int, ...]:
@@ -163,22 +153,40 @@ def micro_batch_sizes_of(task: Task) -> tuple[int, ...]:
                  if batch % size == 0 and (few or size & (size - 1) == 0))
 
 
-def propose(space: Space, fleet: Fleet, size: int, strategy: str) -> Iterator[Proposal]:
-    """Yield the layouts of a fleet: stages together in nodes, or pipelines together, where that differs."""
-    like = len({space.spans(template) for template, _ in fleet.pipelines}) == 1
-    fleet, fits = space.memory.fitted(fleet, size, lambda template: space.sync_seconds(template, across=not like))
-    task = on_nodes(space.task, used_slots(fleet, space.kinds))
-    places = (True, False) if len(fleet.pipelines) > 1 and max(t.depth for t, _ in fleet.pipelines) > 1 else (True,)
-    for together in places:
-        def build(together: bool = together) -> tuple[Pipeline, ...]:
-            pipelines = place(fleet, space.kinds, task.cluster, stages_together=together)
-            if pipelines is None:
-                raise PlanRefusedError("the tensor-parallel groups do not fill the nodes")
-            return pipelines
+def propose(space: Space, found: Sequence[Found], strategy: str) -> list[Proposal]:
+    """Return the layouts of fleets: stages together in nodes, or pipelines together, where that differs."""
+    placed = [(each, fits) for fleet, size, fits in (_fitted(space, each) for each in found)
+              for each in _places(fleet, size)]
+    seconds = placed_seconds(space, [each for each, _ in placed])
+    return [_proposal(space, each, fits, estimate, strategy)
+            for (each, fits), estimate in zip(placed, seconds, strict=True)]
 
-        form = UnlikePipelines(_forms(space.kinds, fleet), together if len(places) > 1 else None)
-        yield Proposal(LayoutFacts(strategy, form, size), task, GroupRules(two_level=task.settings.two_level),
-                       space.placed_seconds(fleet, size, together=together), fits, build)
+
+def _fitted(space: Space, found: Found) -> tuple[Fleet, int, bool]:
+    like = len({space.spans(template) for template, _ in found.fleet.pipelines}) == 1
+    fleet, fits = space.memory.fitted(found.fleet, found.size,
+                                      lambda template: space.sync_seconds(template, across=not like))
+    return fleet, found.size, fits
+
+
+def _places(fleet: Fleet, size: int) -> list[Placed]:
+    several = len(fleet.pipelines) > 1 and max(template.depth for template, _ in fleet.pipelines) > 1
+    return [Placed(fleet, size, together) for together in ((True, False) if several else (True,))]
+
+
+def _proposal(space: Space, placed: Placed, fits: bool, seconds: float, strategy: str) -> Proposal:
+    fleet, several = placed.fleet, len(_places(placed.fleet, placed.size)) > 1
+    task = on_nodes(space.task, used_slots(fleet, space.kinds))
+
+    def build() -> tuple[Pipeline, ...]:
+        pipelines = place(fleet, space.kinds, task.cluster, stages_together=placed.stages_together)
+        if pipelines is None:
+            raise PlanRefusedError("the tensor-parallel groups do not fill the nodes")
+        return pipelines
+
+    form = UnlikePipelines(_forms(space.kinds, fleet), placed.stages_together if several else None)
+    return Proposal(LayoutFacts(strategy, form, placed.size), task, GroupRules(two_level=task.settings.two_level),
+                    seconds, fits, build)
 
 
 def _forms(kinds: Sequence[Kind], fleet: Fleet) -> tuple[AlikePipelines, ...]:

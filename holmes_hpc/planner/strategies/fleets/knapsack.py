@@ -210,7 +210,8 @@ def alike_fleets(kinds: Sequence[Kind], templates: Sequence[Template], syncs: Se
     for template, sync in zip(templates, syncs, strict=True):
         taken = template.gpus(len(kinds))
         most = min(kind.total_gpus // gpus for kind, gpus in zip(kinds, taken, strict=True) if gpus)
-        for copies in _copies(min(most, microbatches)):
+        most = min(most, microbatches)
+        for copies in _copies(most) if may_idle else (most,):  # fewer would leave nodes idle
             left = [kind.total_gpus - copies * gpus for kind, gpus in zip(kinds, taken, strict=True)]
             whole = all(gpus % kind.gpus == 0 for gpus, kind in zip(left, kinds, strict=True))
             if any(left) and not (may_idle and whole):

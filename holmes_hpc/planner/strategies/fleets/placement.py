@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from holmes_hpc.cluster import ClusterDescription
@@ -50,20 +51,38 @@ def place(fleet: Fleet, kinds: Sequence[Kind], cluster: ClusterDescription, *, s
                  for p, (layers, count) in enumerate((t.layers, count) for t, count in fleet.pipelines))
 
 
-def place_mesh(stages: Sequence[tuple[int, int, int]], kinds: Sequence[Kind],
-               cluster: ClusterDescription) -> tuple[tuple[Part, ...], ...] | None:
-    """Return the tensor-parallel groups of every stage of a mesh; None where they do not fill the nodes."""
-    placed: dict[int, list[Part]] = {}
-    for k, kind in enumerate(kinds):
-        wanted = [(tensor, s) for s, (other, tensor, width) in enumerate(stages) if other == k for _ in range(width)]
-        wanted.sort(key=lambda each: (-each[0], each[1]))
-        if wanted:
-            groups = _pack([list(cluster.ranks_of(node)) for node in kind.nodes], [tensor for tensor, _ in wanted])
-            if groups is None:
-                return None
-            for (_, s), group in zip(wanted, groups, strict=True):
-                placed.setdefault(s, []).append(group)
-    return tuple(tuple(placed[s]) for s in range(len(stages)))
+class StagePlacer:
+    """Places stages that all pipelines share, those of a kind of nodes by themselves and each set of them once."""
+
+    def __init__(self, kinds: Sequence[Kind], cluster: ClusterDescription) -> None:
+        self.kinds, self.cluster = kinds, cluster
+        self._of_kind = functools.cache(self._place)
+
+    def place(self, stages: Sequence[tuple[int, int, int]]) -> tuple[tuple[Part, ...], ...] | None:
+        """Return the tensor-parallel groups of stages of (kind, degree, width); None where they do not fill the nodes.
+
+        Wide groups come first.
+        """
+        wanted: dict[int, list[tuple[int, int]]] = {}
+        for k, tensor, width in stages:
+            wanted.setdefault(k, []).append((tensor, width))
+        placed = {k: self._of_kind(k, tuple(each)) for k, each in wanted.items()}
+        if any(each is None for each in placed.values()):
+            return None
+        left = {k: iter(each or ()) for k, each in placed.items()}
+        return tuple(next(left[k]) for k, _, _ in stages)
+
+    def _place(self, k: int, stages: tuple[tuple[int, int], ...]) -> tuple[tuple[Part, ...], ...] | None:
+        wanted = sorted(((tensor, s) for s, (tensor, width) in enumerate(stages) for _ in range(width)),
+                        key=lambda each: (-each[0], each[1]))
+        free = [list(self.cluster.ranks_of(node)) for node in self.kinds[k].nodes]
+        groups = _pack(free, [tensor for tensor, _ in wanted])
+        if groups is None:
+            return None
+        parts: list[list[Part]] = [[] for _ in stages]
+        for (_, s), group in zip(wanted, groups, strict=True):
+            parts[s].append(group)
+        return tuple(map(tuple, parts))
 
 
 def _pack(free: list[list[int]], degrees: Sequence[int]) -> list[Part] | None:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.layout.node_kinds import Kind, node_kinds
-from holmes_hpc.planner.strategies.fleets.knapsack import Fleet
+from holmes_hpc.planner.simulation.prices import compute_cost
+from holmes_hpc.planner.strategies.closed_form import BACKWARD_SHARE, extra_warmup
 from holmes_hpc.planner.strategies.fleets.memory import FleetMemory, sharers_hoped_for
-from holmes_hpc.planner.strategies.fleets.stage_table import CostPricing, StagePricing
 from holmes_hpc.planner.strategies.fleets.templates import (
-    BACKWARD_SHARE,
+    Batch,
     Segment,
     Template,
+    TemplateTable,
     enumerate_segments,
     price_templates,
+    stage_rows,
 )
 from holmes_hpc.planner.strategies.shapes import indivisible, tensor_degrees
+from holmes_hpc.planner.strategies.stage_table import CostPricing, StagePricing
 from holmes_hpc.planner.task import Task
+
+_RANKS_A_NODE = 2
+"""Of those that sum a layer's gradients, as long as it is not known how many pipelines there will be."""
 
 
 class Space:
@@ -32,6 +37,10 @@ class Space:
         self.pricing = pricing or CostPricing(task)
         self.degrees = [tensor_degrees_of(task, kind) for kind in self.kinds]
         self.num_layers = task.architecture.num_layers
+        self.extra_warmup = extra_warmup(task.settings)
+        self.shards = task.settings.sharded
+        self.sum_share = 0.5 if self.shards else 1.0
+        """Of an all-reduce: a reduce-scatter is half of it."""
         self._known: dict[int, dict[tuple[Segment, ...], Template | None]] = {}
         self.segments = enumerate_segments(self.kinds, self.degrees, self.num_layers, task.settings.pipeline)
 
@@ -41,16 +50,19 @@ class Space:
         known = self._known.setdefault(size, {})
         new = [each for each in wanted if each not in known]
         if new:
-            shared_by = sharers_hoped_for(self.kinds, self.task.settings.global_batch_size // size)
+            microbatches = self.task.settings.global_batch_size // size
+            batch = Batch(size, microbatches, self.extra_warmup, sharers_hoped_for(self.kinds, microbatches))
             known.update(dict.fromkeys(new))
             known.update({template.segments: template for template in
-                          price_templates(self.pricing, self.kinds, new, self.num_layers, size, shared_by)})
+                          price_templates(
+                              self.pricing, self.kinds, new, self.num_layers, batch)})
         return [template for each in wanted if (template := known[each]) is not None]
 
     @cached_property
     def memory(self) -> FleetMemory:
         """Whether fleets fit into memory."""
-        return FleetMemory(self.pricing, self.kinds, self.num_layers, two_level=self.task.settings.two_level)
+        return FleetMemory(self.pricing, self.kinds, self.num_layers, two_level=self.task.settings.two_level,
+                           extra_warmup=self.extra_warmup)
 
     @property
     def short_of_memory(self) -> bool:
@@ -58,10 +70,12 @@ class Space:
         return any(template is None for known in self._known.values() for template in known.values())
 
     @cached_property
-    def _layer_sync_seconds(self) -> list[float]:
-        """Return, by kind, the seconds that its nodes sum one layer's gradients."""
+    def _layer_exchange_seconds(self) -> list[tuple[float, float]]:
+        """Return, by kind, the seconds that its nodes sum one layer's gradients and gather its parameters."""
         layer = self.pricing.layer_gradient_bytes()
-        return [layer * self.pricing.sync_seconds_a_byte((kind,), (len(kind.nodes),)) for kind in self.kinds]
+        whole = [layer * self.ring_seconds_a_byte(k, len(kind.nodes), _RANKS_A_NODE * len(kind.nodes))
+                 for k, kind in enumerate(self.kinds)]
+        return [(self.sum_share * seconds, self.gather_share * seconds) for seconds in whole]
 
     @cached_property
     def _table_by_kind(self) -> list[float]:
@@ -73,57 +87,73 @@ class Space:
         """Whether the first and the last stage hold one table."""
         return self.pricing.tied_gradient_bytes() > 0
 
+    @cached_property
+    def gather_share(self) -> float:
+        """Of an all-reduce of gradients: gathering parameters is half of it, of narrower elements."""
+        return 0.5 * compute_cost(self.task).element_bytes / 4 if self.shards else 0.0
+
     def sync_seconds(self, template: Template, *, across: bool) -> float:
         """Return about how long the gradients of a template's stages are summed, if all pipelines are alike.
 
         With `across`, pipelines hold the same layers in different fabrics, so that the whole model's gradients cross.
+        What later stages sum while the first ones are in their last backward does not show, nor do parameters that
+        are gathered under the first forwards of stages before.
         """
-        seconds, first, hidden = 0.0, 0, 0.0
+        sums = gathers = hidden = 0.0
+        first, one = 0, template.work / len(template.layers)
         for kind, _, count in template.segments:
             most = max(template.layers[first:first + count])
-            seconds = max(seconds, most * self._layer_sync_seconds[kind] - hidden)
-            hidden += BACKWARD_SHARE * template.work * count / template.depth
+            summed, gathered = self._layer_exchange_seconds[kind]
+            sums = max(sums, most * summed - BACKWARD_SHARE * hidden)
+            gathers = max(gathers, most * gathered - (1 - BACKWARD_SHARE) * hidden)
+            hidden += one * count
             first += count
-        return seconds + (self._across_seconds if across else self._table_seconds(template))
+        return sums + gathers + (self._across_seconds if across else self.table_inside_seconds(template))
 
-    def _table_seconds(self, template: Template) -> float:
+    def table_inside_seconds(self, template: Template) -> float:
         """Return how long the token table's gradient is summed inside the fabrics of a template's ends, last of all.
 
-        Between fabrics it is counted into the template's hops.
+        Between fabrics it is counted into the template's fill.
         """
-        kinds = {template.segments[0][0], template.segments[-1][0]} if self.is_tied else {template.segments[0][0]}
-        return max(self._table_by_kind[kind] for kind in kinds)
+        seconds, segments = self._table_by_kind, template.segments
+        first = seconds[segments[0][0]]
+        return max(first, seconds[segments[-1][0]]) if self.is_tied else first
 
-    def placed_seconds(self, fleet: Fleet, size: int, *, together: bool) -> float:
-        """Return about how long a step takes with the stages placed as `placement.place` does."""
-        copies = Counter(template for template, _ in fleet.pipelines)
-        longest = sync = 0.0
-        counts: dict[Template, int] = {}
-        for template, count in fleet.pipelines:
-            counts[template] = max(count, counts.get(template, 0))
-        for template, count in counts.items():
-            crowds = [(kind, tensor, stages, self._stages_in_node(kind, tensor, stages, copies[template], together))
-                      for kind, tensor, stages in template.segments]
-            period, first = template.period, 0
-            for (k, t, n, in_a), (other, u, m, in_b) in itertools.pairwise(crowds):
-                hop = self.pricing.hop(self.kinds[k], self.kinds[other], size)
-                period = max(period, max(in_a / n, in_b / m) * max(t, u) * hop.node_seconds)
-            longest = max(longest, template.fill + count * period)
-            hidden = 0.0
-            for k, _, n, in_node in crowds:
-                most = max(template.layers[first:first + n])
-                bytes_in_node = min(1.0 if together else n, in_node) * most * self.pricing.layer_gradient_bytes()
-                node = self.kinds[k]
-                seconds = self.pricing.sync_seconds_a_byte((node,), (len(node.nodes),))
-                sync = max(sync, bytes_in_node * seconds - hidden)
-                hidden += BACKWARD_SHARE * template.work * n / template.depth
-                first += n
-        if len(fleet.pipelines) == 1:
-            return longest
-        return longest + sync + self._crossing_seconds(copies) + max(map(self._table_seconds, copies))
+    def tied_across(self, template: Template, size: int) -> float:
+        """Return how long the tied table is summed between a first and a last stage in unlike fabrics."""
+        return self._table(size).tied(template.segments)
 
-    def _crossing_seconds(self, templates: Iterable[Template]) -> float:
-        """Return how long the gradients of the layers are summed that pipelines hold in unlike fabrics."""
+    def stage_rows(self, template: Template, size: int) -> list[tuple[float, ...]]:
+        """Return the rows of `StageTable.row` of a template's stages."""
+        return stage_rows(self._table(size), template.segments)
+
+    @cached_property
+    def _table(self) -> Callable[[int], TemplateTable]:
+        return functools.cache(lambda size: TemplateTable(self.pricing, self.kinds, size))
+
+    @cached_property
+    def optimizer_seconds(self) -> list[float]:
+        """Seconds of the optimizer's step for each parameter, by kind."""
+        return [compute_cost(self.task).optimizer_seconds(kind.node, 1.0) for kind in self.kinds]
+
+    def inside_seconds_a_byte(self, kind: int, nodes: int) -> float:
+        """Return seconds for each byte that some nodes of a kind sum."""
+        return self.pricing.sync_seconds_a_byte((self.kinds[kind],), (nodes,))
+
+    def ring_seconds_a_byte(self, kind: int, nodes: int, ranks: int) -> float:
+        """Return the same where a ring goes through so many ranks of each byte on these nodes, each once."""
+        if nodes == 1 or ranks < 2:
+            return self.inside_seconds_a_byte(kind, 1)
+        return self.inside_seconds_a_byte(kind, nodes) * (1 - 1 / max(ranks, nodes)) / (1 - 1 / nodes)
+
+    @cached_property
+    def across_alone_seconds_a_byte(self) -> float:
+        """Seconds for each byte that fabrics sum with one another, without what they sum inside."""
+        inside = max(self.inside_seconds_a_byte(k, len(kind.nodes)) for k, kind in enumerate(self.kinds))
+        return self._across_seconds_a_byte - inside
+
+    def fabrics_of_layers(self, templates: Iterable[Template]) -> list[set[str]]:
+        """Return in which fabrics templates hold each layer."""
         held: list[set[str]] = [set() for _ in range(self.num_layers)]
         for template in templates:
             stages = [self.kinds[kind].fabric for kind, _, count in template.segments for _ in range(count)]
@@ -132,14 +162,7 @@ class Space:
                 for layer in held[first:first + layers]:
                     layer.add(fabric)
                 first += layers
-        crossing = sum(len(fabrics) > 1 for fabrics in held)
-        table = self.pricing.table_gradient_bytes() if len(held[0]) > 1 else 0.0
-        return (crossing * self.pricing.layer_gradient_bytes() + table) * self._across_seconds_a_byte
-
-    def _stages_in_node(self, k: int, tensor: int, stages: int, copies: int, together: bool) -> float:
-        """Return how many stages of a segment are in a node, scaled so that a border has its part of them."""
-        most = self.kinds[k].gpus / tensor
-        return min(copies, most) * stages if together else max(float(stages), most)
+        return held
 
     @cached_property
     def _across_seconds(self) -> float:

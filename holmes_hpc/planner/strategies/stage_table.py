@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -165,3 +166,27 @@ class CostPricing:
         return self.network.hierarchical_seconds_a_byte([
             self.task.cluster.ranks_of(node)[0]
             for kind, count in zip(kinds, nodes, strict=True) for node in kind.nodes[:count]])
+
+
+class StageTable:
+    """Prices of stages by kind and tensor-parallel degree, each looked up once."""
+
+    def __init__(self, pricing: StagePricing, kinds: Sequence[Kind], samples: int) -> None:
+        self.pricing, self.kinds, self.samples = pricing, kinds, samples
+        self.rows: dict[tuple[int, int, bool, bool], tuple[float, ...]] = {}
+
+    def row(self, kind: int, tensor: int, first: bool, last: bool) -> tuple[float, ...]:
+        """Return the seconds of a layer and of the ends, then bytes.
+
+        Of a layer: whole, divided and kept; free for layers and what the ends keep; of the ends: divided and kept.
+        """
+        key = (kind, tensor, first, last)
+        if key not in self.rows:
+            pricing, node, samples = self.pricing, self.kinds[kind], self.samples
+            layer = pricing.layer_bytes(node, tensor, samples)
+            end = pricing.end_bytes(node, tensor, samples, first=first, last=last)
+            self.rows[key] = (pricing.layer_seconds(node, tensor, samples),
+                              pricing.end_seconds(node, tensor, samples, first=first, last=last),
+                              layer.whole, layer.divided, layer.kept, pricing.free_bytes(node) - end.whole,
+                              end.divided, end.kept)
+        return self.rows[key]
