@@ -56,15 +56,16 @@ class Exchanges:
 
     def _priced(self, inside: list[list[int]], across: list[list[int]], tensor: int, *, by_parts: bool) -> Exchange:
         found, owners = GroupList(), tuple(rank for ranks in inside for rank in ranks)
-        sums = Sums(tuple(self._add(found, ranks) for ranks in inside), tuple(self._add(found, ranks) for ranks in across),
-                    by_parts)
-        cluster = self.task.cluster
-        reduction = in_levels((), owners, sums, found, sharded=self.synchronization.sharded,
-                              slot_of=(lambda rank: cluster.node_of(rank).slot) if self.task.machine.uses_gloo else None)
+        inner, outer = (tuple(self._add(found, ranks) for ranks in groups) for groups in (inside, across))
+        reduction = in_levels((), owners, Sums(inner, outer, by_parts), found, sharded=self.synchronization.sharded,
+                              slot_of=self._slot_of if self.task.machine.uses_gloo else None)
         summed = _rates(lambda size: self.network.summed(reduction, found.groups, size), tensor)
         if not reduction.gathers:
             return Exchange(*summed)
         return Exchange(*summed, *_rates(lambda size: self.network.gathered(reduction, found.groups, size), tensor))
+
+    def _slot_of(self, rank: int) -> str:
+        return self.task.cluster.node_of(rank).slot
 
     def _add(self, found: GroupList, ranks: Sequence[int]) -> int:
         return found.add("data", ranks, lambda: self.one_network or self.task.cluster.shared_network(ranks))
