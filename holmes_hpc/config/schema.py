@@ -265,6 +265,7 @@ class Launch:
     signal: str = setting("USR2", "signal before the job's end, on which ranks save and stop")
     signal_seconds: int = setting(90, "seconds between that signal and the end", minimum=1)
     requeue: bool = setting(True, "a preempted job goes back into the queue")
+    snapshot: bool = setting(False, "a submitted job runs from a copy of the code, made at its submission")
     templates: str | None = setting(None, "folder of own batch script templates, searched before ours")
     srun_args: list[str] = setting([], "further arguments of srun")
     container: str | None = setting(None, "container image that the ranks run in")

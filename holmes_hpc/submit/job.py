@@ -26,6 +26,7 @@ from holmes_hpc.submit.once import submit_once
 from holmes_hpc.submit.options import cluster_of
 from holmes_hpc.submit.patience import patiently
 from holmes_hpc.submit.script import JobRequest, render_script
+from holmes_hpc.submit.snapshot import keep_code
 from holmes_hpc.submit.watch import SubmittedRun
 
 TEST_PATIENCE_SECONDS = 20.0
@@ -37,14 +38,16 @@ def job_request(config: Any, folder: RunFolder | None, **further: Any) -> JobReq
     return JobRequest(str(config.run.name or config.cluster.name), components, config.launch, folder, **further)
 
 
-def submit(config: Any, folder: RunFolder, dependency: str | None = None) -> SubmittedRun:
+def submit(config: Any, folder: RunFolder, dependency: str | None = None, code_place: Path | None = None
+           ) -> SubmittedRun:
     """Submit the run whose configuration and plan lie in `folder`, and return its job.
 
-    `dependency` is sbatch's. Raises as `hand_over` does, and ConfigurationError where a partition holds nodes that
-    cannot talk to each other.
+    `dependency` is sbatch's; `code_place` is where a copy of the code is kept, by default the run folder. Raises as
+    `hand_over` and `keep_code` do, and ConfigurationError where a partition holds nodes that cannot talk to each other.
     """
-    request = job_request(config, folder, dependency=dependency)
     try:
+        code = keep_code(config, [folder], folder.path if code_place is None else code_place)
+        request = job_request(config, folder, dependency=dependency, code=code)
         check_submission(config)
         job_id = hand_over(request, folder.path / "submission", job_shape(config.cluster))
     except HolmesError as error:
@@ -54,18 +57,20 @@ def submit(config: Any, folder: RunFolder, dependency: str | None = None) -> Sub
 
 
 def submit_array(configs: Sequence[Any], folders: Sequence[RunFolder], place: Path, *, at_a_time: int | None = None,
-                 dependency: str | None = None) -> list[SubmittedRun]:
+                 dependency: str | None = None, code_place: Path | None = None) -> list[SubmittedRun]:
     """Submit runs whose scripts differ by their run folders alone as one array; `place` is a new folder for it.
 
-    `at_a_time` is how many of them run at once. Raises as `submit` does.
+    `at_a_time` is how many of them run at once; `code_place` is where a copy of the code is kept, by default `place`.
+    Raises as `submit` does.
     """
     place.mkdir(parents=True)
     for number, folder in enumerate(folders):
         (place / str(number)).symlink_to(folder.path)
     throttle = f"%{at_a_time}" if at_a_time is not None and at_a_time < len(folders) else ""
-    request = job_request(configs[0], None, links=place, array=f"0-{len(folders) - 1}{throttle}",
-                          dependency=dependency)
     try:
+        code = keep_code(configs[0], folders, place if code_place is None else code_place)
+        request = job_request(configs[0], None, links=place, array=f"0-{len(folders) - 1}{throttle}",
+                              dependency=dependency, code=code)
         check_submission(configs[0])
         job_id = hand_over(request, place / "submission", "array")
     except HolmesError as error:
@@ -137,7 +142,8 @@ def dry_run(config: Any, folder: RunFolder) -> tuple[str, str]:
     Raises RefusedSubmissionError with sbatch's error output where it would be refused, SlurmCommandError where Slurm
     does not answer.
     """
-    text = render_script(job_request(config, folder))
+    code = folder.path / "code" if config.launch.snapshot else None
+    text = render_script(job_request(config, folder, code=code))
     check_submission(config)
     path = folder.path / "job.sh"
     folder.write_text(path, text)

@@ -19,6 +19,7 @@ from holmes_hpc.runs import RunFolder
 from holmes_hpc.submit.components import Component
 from holmes_hpc.submit.log_causes import BATCH_LOG
 from holmes_hpc.submit.options import HEAD, file_name, option_lines, option_name
+from holmes_hpc.submit.snapshot import import_path
 from holmes_hpc.submit.step_guard import END_SECONDS
 
 TEMPLATE = "job.sh.j2"
@@ -42,6 +43,8 @@ class JobRequest:
     links: Path | None = None
     array: str | None = None
     dependency: str | None = None
+    code: Path | None = None
+    """a copy of the code, from which the ranks run"""
 
     @property
     def tasks(self) -> int:
@@ -113,18 +116,6 @@ def srun_words(launch: Any) -> list[str]:
     return words
 
 
-def import_path() -> str:
-    """Return a PYTHONPATH by which the ranks import what this process imports, wherever they start.
-
-    Relative entries would mean another folder in the job, and a checkout that was found by the working directory would
-    not be found by a Python that starts elsewhere.
-    """
-    own = str(Path(__file__).resolve().parents[2])
-    given = [str(Path(entry).absolute()) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    installed = any(part in ("site-packages", "dist-packages") for part in Path(own).parts)
-    return os.pathsep.join(dict.fromkeys(given if installed else [own, *given]))
-
-
 def render_script(request: JobRequest) -> str:
     """Return the text of the batch script.
 
@@ -144,7 +135,8 @@ def render_script(request: JobRequest) -> str:
     try:
         return environment.get_template(TEMPLATE).render(
             head=request.head_lines(), components=request.components, run=request.run, setup=list(launch.setup),
-            requeue=launch.requeue, python=python, python_path=import_path(),
+            requeue=launch.requeue, python=python, python_path=import_path(request.code),
+            safe_path=request.code is not None,
             guard=guard, step=step_command(request.components, srun_words(launch), program),
             launch=launch, job_name=request.name, version=__version__,
         )

@@ -96,9 +96,9 @@ def _submit_unit(runs: Sequence[SweepRun], place: Path, max_jobs: int | None, de
                  ) -> Sequence[SubmittedRun | HolmesError]:
     try:
         if len(runs) == 1:
-            return [submit(runs[0].config, runs[0].folder, dependency)]
+            return [submit(runs[0].config, runs[0].folder, dependency, code_place=place.parent)]
         return submit_array([run.config for run in runs], [run.folder for run in runs], place, at_a_time=max_jobs,
-                            dependency=dependency)
+                            dependency=dependency, code_place=place.parent)
     except HolmesError as error:
         return [error] * len(runs)
 

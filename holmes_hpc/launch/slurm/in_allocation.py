@@ -31,7 +31,8 @@ from holmes_hpc.runs.going_on import with_way_on
 from holmes_hpc.submit.components import Component, job_components
 from holmes_hpc.submit.job import link_job
 from holmes_hpc.submit.outcome import STATUS, outcome_of
-from holmes_hpc.submit.script import import_path, rank_program, srun_words, step_command
+from holmes_hpc.submit.script import rank_program, srun_words, step_command
+from holmes_hpc.submit.snapshot import import_path
 from holmes_hpc.submit.step_guard import StepGuard, start_prefix
 
 LOG = logging.getLogger(__name__)

@@ -30,6 +30,7 @@ from holmes_hpc.launch.slurm.allocation import Allocation, ExcludeNodesError, al
 from holmes_hpc.launch.slurm.meeting import Meeting, RefusedError
 from holmes_hpc.launch.slurm.stopping import Stopping
 from holmes_hpc.runs import RunFolder, Start, add_note, read_result, write_result
+from holmes_hpc.runs.code import CODE_FILE, other_code
 from holmes_hpc.values import Plan
 from holmes_hpc.values.backend_kinds import BACKEND_KINDS
 
@@ -94,6 +95,7 @@ def _prepare(config: Any, start: Start, layout: StepLayout, stopping: Stopping) 
     if layout.local_rank == 0:
         meeting.report(read_node(layout.node))
     if layout.rank == 0:
+        _say_other_code(start.run, layout)
         _bind(config, cluster, meeting)
     plan, allocation = meeting.wait_for_plan()
     return _settings(config, cluster, start, layout, plan, allocation, stopping)
@@ -118,6 +120,14 @@ def _bind(config: Any, cluster: ClusterDescription, meeting: Meeting) -> None:
     except HolmesError as error:
         meeting.refuse(error)
         raise
+
+
+def _say_other_code(folder: RunFolder, layout: StepLayout) -> None:
+    changed = other_code(folder)
+    if changed is not None:
+        _say(folder, layout, f"WARNING: the code is not that of the submission: {changed}. This run uses it as it is "
+                             f"now; what was submitted is in {folder.path / CODE_FILE}, and launch.snapshot=true lets "
+                             "a job run from a copy")
 
 
 def _start_before(start: Start) -> Start | None:
