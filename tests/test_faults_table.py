@@ -32,6 +32,13 @@ def functions_of(path: Path) -> set[str]:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
 
 
+def test_every_promise_of_security_names_tests_that_exist() -> None:
+    named = _TEST.findall((ROOT / "docs" / "security.md").read_text())
+    assert len(named) >= 10
+    for file, test in named:
+        assert test in functions_of(ROOT / "tests" / file), f"{file}::{test} does not exist"
+
+
 def test_every_row_says_what_happens_and_names_tests_that_exist() -> None:
     assert len(rows()) > 20
     for row in rows():

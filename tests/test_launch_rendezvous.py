@@ -12,6 +12,7 @@ import pytest
 from holmes_hpc.cluster import read_cluster
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError, NetworkError
+from holmes_hpc.foreign import read_json
 from holmes_hpc.launch.node.backend import backend_here
 from holmes_hpc.launch.rank.rendezvous import open_store
 from holmes_hpc.launch.rank.settings import RankSettings
@@ -21,13 +22,14 @@ from holmes_hpc.values.backend_kinds import GLOO, NCCL
 
 WORLD = ["+cluster=roce", "model.tied_embeddings=false", "cluster.partitions.roce.nodes=2",
          "cluster.partitions.roce.gpus_per_node=1"]
+SECRET = bytes(range(32))
 
 
 def settings(folder: Path, rank: int, host: str = "127.0.0.1") -> RankSettings:
     run = RunFolder.create(folder, "run")
     made = bind(plan(compose(WORLD), mode="local"), {"roce/0": "n1", "roce/1": "n2"})
     parts: dict[str, Any] = {"rank": rank, "node": f"n{rank + 1}", "plan": made, "folder": run, "host": host,
-                             "rendezvous_path": run.rendezvous_path}
+                             "rendezvous_path": run.rendezvous_path, "secret": SECRET}
     return cast(RankSettings, SimpleNamespace(**parts))
 
 
@@ -59,12 +61,14 @@ def test_rank_0_whose_own_address_leads_nowhere_says_so(tmp_path: Path) -> None:
 
 
 def test_ranks_that_meet_share_what_they_write(tmp_path: Path) -> None:
-    first = settings(tmp_path, 0)
+    first, second = settings(tmp_path, 0), settings(tmp_path, 1)
     store = open_store(first, 10.0)
-    second = settings(tmp_path, 1)
-    second.folder.write_json(second.rendezvous_path, {"host": "127.0.0.1", "port": store.port})
+    second.folder.write_json(second.rendezvous_path, read_json(first.rendezvous_path))
     store.set("word", "here")
-    assert open_store(second, 10.0).get("word") == b"here"
+    other = open_store(second, 10.0)
+    assert other.get("word") == b"here"
+    other.close()
+    store.close()
 
 
 @pytest.mark.parametrize(("mode", "nodes", "gpus", "why"), [

@@ -21,6 +21,7 @@ from holmes_hpc.cluster import expand_hostlist, read_cluster
 from holmes_hpc.cluster.slurm import read_allocation, read_step
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.foreign import read_json
 from holmes_hpc.launch.node.mismatch import find_mismatches, interfaces_of
 from holmes_hpc.launch.node.node_report import NodeReport
 from holmes_hpc.launch.rank.rendezvous import open_store
@@ -156,15 +157,18 @@ def test_a32_slurms_launch_address_which_may_be_a_login_nodes_is_not_used() -> N
 def test_a33_two_runs_on_one_node_meet_at_ports_of_their_own(tmp_path: Path) -> None:
     def rank(number: int, run: RunFolder) -> RankSettings:
         return cast(RankSettings, SimpleNamespace(
-            rank=number, host="127.0.0.1", folder=run, rendezvous_path=run.rendezvous_path,
+            rank=number, host="127.0.0.1", folder=run, rendezvous_path=run.rendezvous_path, secret=None,
             plan=SimpleNamespace(world_size=2)))
 
     runs = [RunFolder.create(tmp_path, "run") for _ in range(2)]
     masters = [open_store(rank(0, run), 10.0) for run in runs]
-    assert masters[0].port != masters[1].port
+    assert read_json(runs[0].rendezvous_path)["port"] != read_json(runs[1].rendezvous_path)["port"]
     for number, (run, master) in enumerate(zip(runs, masters, strict=True)):
         master.set("run", str(number))
-        assert open_store(rank(1, run), 10.0).get("run") == str(number).encode()
+        other = open_store(rank(1, run), 10.0)
+        assert other.get("run") == str(number).encode()
+        other.close()
+        master.close()
 
 
 def test_a38_interfaces_have_a_name_for_each_label() -> None:

@@ -33,7 +33,7 @@ class Abilities:
     back. With `waits_on_host` waiting for an operation stops this thread, at most for the timeout; otherwise the GPU's
     stream alone waits. `divides` says that its reduce-scatter moves and adds up the parts alone, not all of a buffer
     for every rank; otherwise parts are exchanged and summed here. With `swaps_pairs` two ranks exchange parts faster by
-    messages than by a collective.
+    messages than by a collective. `uses_store_later` says that it asks the store after its groups have proved to work.
     """
 
     torch_name: str
@@ -43,6 +43,7 @@ class Abilities:
     waits_on_host: bool
     divides: bool
     swaps_pairs: bool
+    uses_store_later: bool
 
 
 class Backend(Protocol):

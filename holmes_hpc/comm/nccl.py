@@ -55,9 +55,10 @@ def group_options(network: str, factory: OptionsFactory = new_options) -> Any:
     return options
 
 
-# NCCL ignores tags and runs the transfers of a pair one after another.
+# NCCL ignores tags and runs the transfers of a pair one after another. Its watchdog asks the store for other ranks'
+# errors as long as groups exist.
 ABILITIES = Abilities(torch_name="nccl", device="cuda", networks=tuple(NET_NAMES), has_tags=False, waits_on_host=False,
-                      divides=True, swaps_pairs=False)
+                      divides=True, swaps_pairs=False, uses_store_later=True)
 
 
 def is_available() -> bool:

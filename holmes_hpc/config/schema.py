@@ -288,6 +288,8 @@ class Run:
 
     name: str | None = setting(None, "name of the run; default: the cluster's name")
     folder: str = setting("runs", "folder that holds all runs")
+    group_readable: bool = setting(False, "your group may read the results of a run (not its settings); false: you "
+                                          "alone")
     trackers: list[str] = setting([], "who gets the rows of metrics.jsonl too: names that plug-ins add "
                                       "(docs/extending.md)")
 

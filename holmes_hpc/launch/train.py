@@ -29,7 +29,7 @@ from holmes_hpc.launch.slurm.run import show_dry_run, submit_and_follow
 from holmes_hpc.planner import bind, for_library, plan, render, search_progress
 from holmes_hpc.planner.telling.describe import in_a_line
 from holmes_hpc.runs import RunFolder, describe_job, heal, read_result
-from holmes_hpc.runs.place import check_place
+from holmes_hpc.runs.place import check_place, check_umask
 from holmes_hpc.submit import Decision, decide_mode
 from holmes_hpc.values import Plan
 from holmes_hpc.values.capabilities import unsupported
@@ -96,6 +96,7 @@ def check_before(config: Any) -> None:
     Raises ConfigurationError.
     """
     check_place(Path(config.run.folder), run_name(config))
+    check_umask(group_readable=config.run.group_readable)
     if not config.launch.probe_only:
         check_data_files(config.data, Architecture.from_config(config.model))
 
@@ -123,7 +124,7 @@ def make_folder(config: Any, chosen: Plan, mode: str = "slurm") -> RunFolder:
     files = {"config.yaml": OmegaConf.to_yaml(config), "plan.json": chosen.to_json()}
     if mode in ("emulated", "local"):
         files = {"job.json": json.dumps(describe_job(emulated=mode == "emulated", environment=os.environ)), **files}
-    return RunFolder.create(Path(config.run.folder), run_name(config), files)
+    return RunFolder.create(Path(config.run.folder), run_name(config), files, group_readable=config.run.group_readable)
 
 
 def _launch(config: Any, chosen: Plan, cluster: ClusterDescription, folder: RunFolder, decision: Decision) -> int:

@@ -17,6 +17,7 @@ from holmes_hpc.paths import is_folder, is_there
 from holmes_hpc.runs.files import storage_error, write_json_atomic, write_text_atomic
 from holmes_hpc.runs.metrics import MetricsWriter
 from holmes_hpc.runs.place import check_name, missing_folders
+from holmes_hpc.runs.private import open_folder
 
 __all__ = ["RunFolder", "new_run_id", "write_json_atomic"]
 
@@ -30,11 +31,13 @@ class RunFolder:
     path: Path
 
     @classmethod
-    def create(cls, base: Path, name: str, files: Mapping[str, str] | None = None) -> RunFolder:
+    def create(cls, base: Path, name: str, files: Mapping[str, str] | None = None, *,
+               group_readable: bool = False) -> RunFolder:
         """Make a new run folder with its sub-folders and its first `files`, text by name, in this order, and return it.
 
-        Raises ConfigurationError for a name that is no single folder name or a place that cannot be written,
-        and RunFailedError where the disk is full; then nothing that was made stays.
+        Nobody but the user may look into it; with `group_readable` the group may read the results. Raises
+        ConfigurationError for a name that is no single folder name or a place that cannot be written, and
+        RunFailedError where the disk is full; then nothing that was made stays.
         """
         check_name(name)
         parent = Path(base).expanduser().absolute() / name
@@ -48,6 +51,8 @@ class RunFolder:
                 folder.write_text(folder.path / file, text)
             for part in (folder.ranks, folder.logs, folder.checkpoints):
                 part.mkdir()
+                open_folder(part, to_group=group_readable)
+            open_folder(folder.path, to_group=group_readable)
         except (OSError, HolmesError) as error:
             _remove(path, made)
             if isinstance(error, OSError):
@@ -212,7 +217,7 @@ def _make_unique(parent: Path) -> Path:
     while True:
         path = parent / new_run_id()
         try:
-            path.mkdir()
+            path.mkdir(0o700)
         except FileExistsError:
             continue
         return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from holmes_hpc.errors import ConfigurationError
@@ -34,6 +35,15 @@ def check_place(base: Path, name: str) -> None:
         try_to_write(wanted, _TRIAL_BYTES)
     except OSError as error:
         raise ConfigurationError(f"run.folder={base}: {storage_error(Path(error.filename), error)}") from error
+
+
+def check_umask(*, group_readable: bool) -> None:
+    """Raise ConfigurationError where results are to be open to the group and this process makes its files closed."""
+    found = re.search(r"^Umask:\s*([0-7]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    mask = int(found[1], 8) if found else 0
+    if group_readable and mask & 0o050:
+        raise ConfigurationError(f"run.group_readable=true: the umask of this shell, {mask:03o}, makes files that the "
+                                 "group cannot read; type `umask 027` first, or set run.group_readable=false")
 
 
 def missing_folders(path: Path) -> list[Path]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.runs import RunFolder, write_job, write_result
+from holmes_hpc.runs.private import open_folder
 from holmes_hpc.submit.commands import (
     MissingCommandError,
     RefusedSubmissionError,
@@ -64,6 +65,7 @@ def submit_array(configs: Sequence[Any], folders: Sequence[RunFolder], place: Pa
     Raises as `submit` does.
     """
     place.mkdir(parents=True)
+    open_folder(place, to_group=False)
     for number, folder in enumerate(folders):
         (place / str(number)).symlink_to(folder.path)
     throttle = f"%{at_a_time}" if at_a_time is not None and at_a_time < len(folders) else ""
@@ -86,6 +88,8 @@ def hand_over(request: JobRequest, place: Path, shape: str) -> str:
     A controller that is busy or restarts is asked again, and the job is never submitted twice (`submit_once`). Raises
     SlurmCommandError with sbatch's whole error output: RefusedSubmissionError for what the job asks.
     """
+    place.mkdir(parents=True, exist_ok=True)
+    open_folder(place, to_group=False)  # the script has the setup's lines in clear
     job_id = submit_once(lambda: _ask_sbatch(request, place, shape), place, cluster_of(request.launch))
     kept = place / f"{job_id}_submission.sh"
     for script in place.glob(".submission_file_*.sh"):

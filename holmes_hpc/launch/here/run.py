@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -21,6 +22,7 @@ from holmes_hpc.launch.node.backend import backend_here
 from holmes_hpc.launch.node.node_report import read_node
 from holmes_hpc.launch.rank.settings import RankSettings
 from holmes_hpc.runs import NewSteps, RunFolder, write_job, write_result
+from holmes_hpc.runs.private import SECRET_BYTES
 from holmes_hpc.values import Plan
 
 LOG = logging.getLogger(__name__)
@@ -65,6 +67,7 @@ def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder:
     mode = "local" if network is None else "emulated"
     backend = backend_here(str(config.launch.backend), mode, cluster, read_node("here").gpus)
     host = "127.0.0.1" if network is None else network.node(plan.ranks[0].slot).ethernet_address
+    secret = secrets.token_bytes(SECRET_BYTES)
     settings = []
     for place in plan.ranks:
         node = cluster.node_of(place.rank)
@@ -77,7 +80,7 @@ def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder:
             rank=place.rank, node=str(place.node), slot=place.slot, plan=plan, config=config, cluster=cluster,
             folder=folder, interfaces=interfaces, host=host, peak_tflops=machine.tflops(node, config.train.precision),
             emulated=network is not None, counts_bytes=network is not None and place.local_rank == 0,
-            rendezvous_path=folder.rendezvous_path, backend=backend.name if backend else None,
+            rendezvous_path=folder.rendezvous_path, secret=secret, backend=backend.name if backend else None,
         ))
     return settings
 

@@ -72,6 +72,9 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
         progress=progress,
         gloo_threads=config.launch.gloo_threads,
     )
+    communicator.barrier()  # a rank that is late would find the store closed
+    if not communicator.backend.abilities.uses_store_later:
+        store.close()
     if settings.job_id is not None:
         _write_job(settings, communicator)
     _compare_data(settings, dataset, communicator)
@@ -89,6 +92,7 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
         completed = Trainer(job).run()
         communicator.barrier()  # the first rank that leaves may take the others with it
     communicator.close()
+    store.close()
     return completed
 
 

@@ -2,37 +2,70 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 
-from torch.distributed import TCPStore
-
+from holmes_hpc.comm.store.channel import SecretError
+from holmes_hpc.comm.store.client import RunStore
+from holmes_hpc.comm.store.server import StoreServer
 from holmes_hpc.errors import NetworkError
+from holmes_hpc.foreign import ForeignError, read_json
 from holmes_hpc.launch.rank.settings import RankSettings
+from holmes_hpc.runs.files import storage_error
+from holmes_hpc.runs.private import make_secret, read_secret
 
 
-def open_store(settings: RankSettings, timeout_seconds: float) -> TCPStore:
-    """Return the store, on rank 0 a new one on a free port, on others that of rank 0.
+def open_store(settings: RankSettings, timeout_seconds: float) -> RunStore:
+    """Return the store, on rank 0 a new one on a free port of its address, on others that of rank 0.
 
-    Raises NetworkError that says who waited for whom, where and how long: with that, a failure of rank 0's own comes
-    first in what the run ends with.
+    Only who knows the run's secret is let in. Raises NetworkError that says who waited for whom, where and how long:
+    with that, a failure of rank 0's own comes first in what the run ends with; ConfigurationError where the secret
+    cannot be kept from others.
     """
+    timeout = timedelta(seconds=timeout_seconds)
     if settings.rank == 0:
+        secret = _new_secret(settings)
         with _naming(settings, settings.host, timeout_seconds):
-            store = _open(settings, settings.host, 0, timeout_seconds)
-        settings.folder.write_json(settings.rendezvous_path, {"host": settings.host, "port": store.port})
+            server = StoreServer(settings.host, secret, settings.plan.world_size)
+            try:
+                store = RunStore(settings.host, server.port, secret, timeout, server)
+            except OSError:
+                server.close()
+                raise
+        settings.folder.write_json(settings.rendezvous_path, {"host": settings.host, "port": server.port})
         return store
     host, port = _published(settings, timeout_seconds)
+    secret = settings.secret or _secret(settings)
     with _naming(settings, f"{host}, port {port}", timeout_seconds):
-        return _open(settings, host, port, timeout_seconds)
+        return RunStore(host, port, secret, timeout)
 
 
-def _open(settings: RankSettings, host: str, port: int, timeout_seconds: float) -> TCPStore:
-    return TCPStore(host, port, settings.plan.world_size, is_master=settings.rank == 0, wait_for_workers=False,
-                    timeout=timedelta(seconds=timeout_seconds))
+def secret_path(rendezvous_path: Path) -> Path:
+    """Return the file of the secret that belongs to an address."""
+    return rendezvous_path.with_suffix(".secret")
+
+
+def _new_secret(settings: RankSettings) -> bytes:
+    """Return the secret that was given, or make one for the other ranks to read before the address appears."""
+    if settings.secret is not None:
+        return settings.secret
+    path = secret_path(settings.rendezvous_path)
+    try:
+        return make_secret(path)
+    except OSError as error:
+        raise storage_error(path, error) from error
+
+
+def _secret(settings: RankSettings) -> bytes:
+    path = secret_path(settings.rendezvous_path)
+    try:
+        return read_secret(path)
+    except OSError as error:
+        raise NetworkError(f"{_who(settings)} cannot read the secret of this start in {path} ({error.strerror}); is "
+                           "the run folder (run.folder) on a file system that all nodes share?") from error
 
 
 def _published(settings: RankSettings, timeout_seconds: float) -> tuple[str, int]:
@@ -45,16 +78,25 @@ def _published(settings: RankSettings, timeout_seconds: float) -> tuple[str, int
                 f"its address in {path}; is the run folder (run.folder) on a file system that all nodes share? If rank "
                 f"0 is only slow to start, raise train.start_timeout_seconds (now {timeout_seconds:g})")
         time.sleep(0.01)
-    address = json.loads(path.read_text())
-    return str(address["host"]), int(address["port"])
+    try:
+        address = read_json(path)
+        return str(address["host"]), int(address["port"])
+    except (ForeignError, TypeError, KeyError, ValueError) as error:
+        raise NetworkError(f"{_who(settings)} finds no address of rank 0 in {path} ({_first_line(error)}); something "
+                           "else wrote there: start the run again") from error
 
 
 @contextmanager
 def _naming(settings: RankSettings, address: str, timeout_seconds: float) -> Iterator[None]:
-    """Turn torch's errors about the store into ours."""
+    """Turn errors about the store into ours."""
     try:
         yield
-    except RuntimeError as error:
+    except SecretError as error:
+        raise NetworkError(
+            f"{_who(settings)} was not let in at {address}, where the ranks of this run meet: {error}; another run or "
+            f"program took the address that {settings.rendezvous_path} names, or the file is of another start: start "
+            "the run again") from error
+    except (RuntimeError, OSError) as error:
         whom = "its own store" if settings.rank == 0 else f"rank 0 on node {_first_node(settings)}"
         raise NetworkError(
             f"{_who(settings)} did not reach {whom} at {address} within {timeout_seconds:g} s, where the ranks meet at "

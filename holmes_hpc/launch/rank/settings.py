@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ class RankSettings:
     `cluster` is that of `config`, read once. `interfaces` gives this node's interface of each network; `host` is an
     address of rank 0's node that every node reaches; `counts_bytes` marks the rank that reports its node's byte
     counters; `peak_tflops` is what the rank's device can do. `rendezvous_path` is where rank 0 publishes its address,
-    in a file that no earlier start can have left; `stop_requested` says whether this rank was told to save and stop.
-    `job_id` is that of a Slurm job, whose rank 0 writes job.json, and `restarts` how often it was requeued. `backend`
-    is the communication library, None where the rank is to look for GPUs itself.
+    in a file that no earlier start can have left; `secret` is what ranks prove to each other that they are of this run,
+    None where rank 0 makes it and leaves it in a file beside the address; `stop_requested` says whether this rank was
+    told to save and stop. `job_id` is that of a Slurm job, whose rank 0 writes job.json, and `restarts` how often it
+    was requeued. `backend` is the communication library, None where the rank is to look for GPUs itself.
     """
 
     rank: int
@@ -37,6 +38,7 @@ class RankSettings:
     emulated: bool
     counts_bytes: bool
     rendezvous_path: Path
+    secret: bytes | None = field(default=None, repr=False)
     stop_requested: Callable[[], bool] = bool
     job_id: str | None = None
     restarts: int = 0

@@ -213,7 +213,8 @@ def _earlier_folder(place: Path, layout: StepLayout) -> RunFolder | None:
 
 def _new_folder(config: Any, cluster: ClusterDescription, layout: StepLayout, base: Path, name: str) -> RunFolder:
     chosen = plan_for_job(config, cluster).to_json()
-    folder = RunFolder.create(base, name, {"config.yaml": OmegaConf.to_yaml(config), "plan.json": chosen})
+    folder = RunFolder.create(base, name, {"config.yaml": OmegaConf.to_yaml(config), "plan.json": chosen},
+                              group_readable=config.run.group_readable)
     write_job(folder, job_id=layout.allocation.requeue_id, emulated=False, restarts=layout.restart_count,
               environment=os.environ)
     link_job(folder, layout.allocation.requeue_id)

@@ -31,6 +31,7 @@ from holmes_hpc.launch.slurm.meeting import Meeting, RefusedError
 from holmes_hpc.launch.slurm.stopping import Stopping
 from holmes_hpc.runs import RunFolder, Start, add_note, read_result, write_result
 from holmes_hpc.runs.code import CODE_FILE, other_code
+from holmes_hpc.runs.private import check_own
 from holmes_hpc.values import Plan
 from holmes_hpc.values.backend_kinds import BACKEND_KINDS
 
@@ -59,6 +60,7 @@ def be_rank(folder: RunFolder, layout: StepLayout, *, supervised: bool = False) 
 
 
 def _be_rank(folder: RunFolder, layout: StepLayout, start: Start, *, supervised: bool) -> int:
+    check_own(folder.path)
     config = OmegaConf.load(folder.config_path)
 
     def leave(signal_name: str | None, status: int = 1) -> None:

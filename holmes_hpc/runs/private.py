@@ -1,0 +1,102 @@
+"""Files for the user alone, whatever the umask, and folders that nobody else may write."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import secrets
+import stat
+from pathlib import Path
+
+from holmes_hpc.errors import ConfigurationError
+
+SECRET_BYTES = 32
+PRIVATE_MODE = 0o600
+PRIVATE_NAMES = ("config.yaml", "job.json", "rendezvous.json")
+"""Files of a run that are the user's alone also where the run is open to a group: settings in clear, processes, where
+ranks meet."""
+
+
+class ExposedError(ConfigurationError):
+    """A file or folder that should be the user's alone is open to others."""
+
+
+def create_file(path: Path, mode: int = 0o666) -> int:
+    """Make a new file and return its descriptor for writing; it is never one that was there, nor a link's target.
+
+    `mode` is lessened by the umask, but for PRIVATE_MODE, which holds as it is. Raises OSError.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    if mode == PRIVATE_MODE:
+        os.fchmod(descriptor, mode)
+    return descriptor
+
+
+def make_secret(path: Path) -> bytes:
+    """Make a secret of 256 bits, leave it in a new file that the user alone may read, and return it.
+
+    An older file there is replaced. Raises OSError where it cannot be written, ExposedError where the file system keeps
+    no modes.
+    """
+    path.unlink(missing_ok=True)
+    secret = secrets.token_bytes(SECRET_BYTES)
+    with os.fdopen(create_file(path, PRIVATE_MODE), "wb") as file:
+        file.write(secret)
+    return read_secret(path)
+
+
+def read_secret(path: Path) -> bytes:
+    """Return the secret in a file. Raises OSError, ExposedError where others may read it or it is not this user's."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+            raise ExposedError(f"{path} holds the secret of this run and is not its user's alone (mode "
+                               f"{stat.S_IMODE(status.st_mode):o}, user {status.st_uid}); set run.folder to a place on "
+                               "a file system that keeps modes, in a folder of your own")
+        secret = file.read(SECRET_BYTES + 1)
+    if len(secret) != SECRET_BYTES:
+        raise ExposedError(f"{path} holds no secret of {SECRET_BYTES} bytes; start the run again")
+    return secret
+
+
+def open_folder(path: Path, *, to_group: bool) -> None:
+    """Let the user alone into a folder, or the group too, but not to write; whatever the umask. Raises OSError."""
+    path.chmod(0o750 if to_group else 0o700)
+
+
+def check_own(folder: Path) -> None:
+    """Check that nobody else could have written a run's folder and configuration, whose plug-ins run as this user.
+
+    They belong to this user or to root, and nobody else may write them, but for a group of the user's own. Raises
+    ExposedError.
+    """
+    for path in (folder, folder / "config.yaml"):
+        try:
+            status = path.stat() if path == folder else path.lstat()
+        except OSError:
+            continue  # whoever reads it says so
+        if status.st_uid not in (os.geteuid(), 0):
+            raise ExposedError(f"{path} belongs to another user ({_user(status.st_uid)}), and what its settings name "
+                               "would run as you; use a run folder of your own (run.folder)")
+        mode = stat.S_IMODE(status.st_mode)
+        if mode & 0o002 or (mode & 0o020 and not _is_own_group(status.st_gid)):
+            raise ExposedError(f"{path} may be written by others (mode {mode:o}), and what its settings name would run "
+                               f"as you; look whether it is as you left it, then `chmod go-w {path}`")
+
+
+def _is_own_group(group: int) -> bool:
+    """Say whether a group is that of this user alone, as many systems give each user one of his name."""
+    try:
+        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return group == user.pw_gid and found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
