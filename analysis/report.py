@@ -27,7 +27,7 @@ from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.paths import unreadable
 from holmes_hpc.planner import render
 from holmes_hpc.program import report, run_program
-from holmes_hpc.runs.job import without_secrets
+from holmes_hpc.redaction import redact, redact_value
 from holmes_hpc.values import Plan
 
 WIDTH = 130
@@ -110,7 +110,7 @@ def _run(run: Run) -> str:
     error = run.result.get("error")
     lines = [f"<h2>{html.escape(run.name)}</h2><p>{html.escape(status)}, {html.escape(str(run.folder))}</p>"]
     if error:
-        lines.append(f"<pre class=failed>{html.escape(str(error))}</pre>")
+        lines.append(f"<pre class=failed>{html.escape(redact(str(error)))}</pre>")
     lines.append(_plan(run))
     for title, content in (("configuration", _configuration(run)), ("environment", _environment(run))):
         lines.append(f"<details><summary>{title}</summary><pre>{html.escape(content)}</pre></details>")
@@ -130,12 +130,12 @@ def _plan(run: Run) -> str:
 
 def _configuration(run: Run) -> str:
     """Return the configuration; lines of shell in it may hold secrets, and the page may be sent to others."""
-    return without_secrets(OmegaConf.to_yaml(OmegaConf.create(run.config)))
+    return OmegaConf.to_yaml(OmegaConf.create(redact_value(run.config)))
 
 
 def _environment(run: Run) -> str:
     known = ("command", "folder", "host", "user", "job_id", "restarts", "versions", "git", "environment")
-    return OmegaConf.to_yaml(OmegaConf.create({name: run.job[name] for name in known if name in run.job}))
+    return OmegaConf.to_yaml(OmegaConf.create(redact_value({name: run.job[name] for name in known if name in run.job})))
 
 
 def _console() -> Console:

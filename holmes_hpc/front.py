@@ -12,7 +12,7 @@ import sys
 import traceback
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,7 +36,8 @@ from holmes_hpc.config.help import help_text
 from holmes_hpc.config.written_files import text_as_written
 from holmes_hpc.config.written_overrides import as_written
 from holmes_hpc.errors import FAILED, INTERRUPTED, PREEMPTED, WRONG, ConfigurationError, HolmesError
-from holmes_hpc.program import report, report_fault
+from holmes_hpc.program import redacted_output, report, report_fault
+from holmes_hpc.redaction import RedactingFormatter, redact
 from holmes_hpc.runs.place import check_place
 
 STATES = {0: "done", FAILED: "failed", WRONG: "refused", PREEMPTED: "preempted", INTERRUPTED: "interrupted"}
@@ -137,7 +138,7 @@ def logging_to_stderr(verb: str) -> Iterator[None]:
     Afterwards all is as before, the root logger too, which Hydra gives handlers of its own.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"holmes {verb}: %(message)s"))
+    handler.setFormatter(RedactingFormatter(f"holmes {verb}: %(message)s"))
     ours, root = logging.getLogger("holmes_hpc"), logging.getLogger()
     before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in (ours, root)]
     ours.handlers[:], ours.propagate = [handler], False
@@ -196,7 +197,7 @@ def _run_hydra(command: Command, argv: list[str], jobs: _Jobs) -> int:
     def task(config: DictConfig) -> float | None:
         jobs.started = True
         outcome = _act(command, config)
-        jobs.outcomes.append((" ".join(HydraConfig.get().overrides.task), outcome))
+        jobs.outcomes.append((redact(" ".join(HydraConfig.get().overrides.task)), outcome))
         if outcome[0] == INTERRUPTED:
             raise SystemExit(INTERRUPTED)
         return float("nan") if outcome[0] and HydraConfig.get().mode == RunMode.MULTIRUN else outcome[1]
@@ -210,7 +211,7 @@ def _run_hydra(command: Command, argv: list[str], jobs: _Jobs) -> int:
     )(task)
     before, sys.argv = sys.argv, argv
     try:
-        with text_as_written():
+        with text_as_written(), redacted_output() if _prints_settings(argv) else nullcontext():
             decorated()
     except SystemExit as end:
         if end.code == FAILED and not jobs.started:  # Hydra refused the arguments
@@ -221,12 +222,19 @@ def _run_hydra(command: Command, argv: list[str], jobs: _Jobs) -> int:
     return jobs.status
 
 
+def _prints_settings(argv: Sequence[str]) -> bool:
+    """Say whether Hydra is asked to print the configuration (`--cfg job`, `--info`) instead of running a job."""
+    arguments = get_args_parser().parse_args(argv[1:])
+    return bool(arguments.cfg or arguments.info)
+
+
 def _sweep(command: Command, jobs: _Jobs, configs: Sequence[DictConfig], words: Sequence[str], place: Path
            ) -> list[Outcome] | None:
     """Check every job of a sweep, as its sweeper made it, and act for all together if the command can."""
     if command.sweep is None:
         raise TypeError(f"the command {command.verb} has no sweep")
     jobs.started = True
+    words = [redact(each) for each in words]
     for config in configs:
         check(config, cluster_required=command.cluster_required)
     outcomes = command.sweep(configs, words, place)

@@ -6,13 +6,15 @@ Commands that compose no configuration need no more than this; the others come b
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 
 from holmes_hpc.errors import FAILED, HolmesError
+from holmes_hpc.redaction import redact
 
 
 def run_program(verb: str, act: Callable[[], int]) -> int:
@@ -31,11 +33,22 @@ def run_program(verb: str, act: Callable[[], int]) -> int:
         return report_fault(verb, error)
 
 
+@contextmanager
+def redacted_output() -> Iterator[None]:
+    """Hold back what is written to stdout inside, and write it at the end with its secrets hidden."""
+    held = io.StringIO()
+    try:
+        with redirect_stdout(held):
+            yield
+    finally:
+        sys.stdout.write(redact(held.getvalue()))
+
+
 def report(verb: str, error: HolmesError) -> int:
     """Write an error's message to stderr and return its exit status; with HYDRA_FULL_ERROR=1 the traceback too."""
     if os.environ.get("HYDRA_FULL_ERROR") == "1":
         traceback.print_exception(error)
-    sys.stderr.write(f"holmes {verb}: {error}\n")
+    sys.stderr.write(f"holmes {verb}: {redact(str(error))}\n")
     return error.exit_status
 
 

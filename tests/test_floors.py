@@ -12,7 +12,7 @@ from benchmarks.rooms import House, circles
 from tests.runs_for_tests import ROOT
 
 FLOORS = [
-    {"errors", "resources", "findings", "words"},
+    {"errors", "resources", "findings", "words", "redaction"},
     {"paths", "foreign"},
     {"values"},
     {"registry"},

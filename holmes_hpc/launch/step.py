@@ -19,6 +19,7 @@ def main(arguments: list[str]) -> int:
 
     from holmes_hpc.cluster.slurm.step import read_step
     from holmes_hpc.errors import HolmesError
+    from holmes_hpc.redaction import RedactingFormatter
     from holmes_hpc.runs import RunFolder, Start
     from holmes_hpc.submit.log_causes import NOT_SEEN
 
@@ -33,7 +34,9 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return error.exit_status
     _redirect_output(folder.log_path(layout.rank))
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(RedactingFormatter("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
         from holmes_hpc.launch.slurm.rank import be_rank
     except Exception as error:  # a package is missing or broken on this node

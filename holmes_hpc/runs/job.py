@@ -18,6 +18,7 @@ from typing import Any
 from holmes_hpc import __version__
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.foreign import whole_number
+from holmes_hpc.redaction import is_secret, redact, redact_value
 from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.runs.folder import RunFolder
 
@@ -29,13 +30,6 @@ _TOLD = re.compile(
     r"(SLURM|SBATCH|SRUN|NCCL|GLOO|TORCH|PYTORCH|CUDA|NVIDIA|OMP|MKL|KMP|UCX|FI|HYDRA|HOLMES|CONDA|PYTHON)_.*"
     r"|PYTHON(PATH|HASHSEED)|VIRTUAL_ENV|LD_(LIBRARY_PATH|PRELOAD)|PATH|LOADEDMODULES|LANG|TZ"
 )
-_SECRET = re.compile(
-    r"TOKEN(?!S|IZ)|SECRET|PASS(WD|WORD|PHRASE)|CREDENTIAL|APIKEY|(^|[_.])(API|AUTH|JWT|COOKIE|KEYS?|PWD)([_.]|$)",
-    re.IGNORECASE,
-)
-_ASSIGNMENT = re.compile(r"([\w.+~-]+)=('[^']*'|\"[^\"]*\"|[^\s,'\"\]}]+)")
-_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-_HIDDEN = "***"
 
 
 def write_job(folder: RunFolder, ranks: Sequence[tuple[int, str, int | None]] = (), *,
@@ -44,12 +38,11 @@ def write_job(folder: RunFolder, ranks: Sequence[tuple[int, str, int | None]] = 
               restarts: int = 0, environment: Mapping[str, str] | None = None) -> None:
     """Write job.json for the calling process, the run's main process.
 
-    `ranks` holds (rank, node, pid as seen from outside or None); `job_id`, `cluster`
-    (where it is not this machine's own) and `components` are Slurm's; `command` defaults to this process's
-    arguments. A later call by the same process replaces the ranks alone.
-    Make the first before ranks start, so that a run that is killed while it starts can be healed. Of
-    `environment` is recorded what `told_environment` lets through, and the command without values that are secrets
-    by their names. Raises as `files.storage_error` says.
+    `ranks` holds (rank, node, pid as seen from outside or None); `job_id`, `cluster` (where it is not this machine's
+    own) and `components` are Slurm's; `command` defaults to this process's arguments. A later call by the same process
+    replaces the ranks alone. Make the first before ranks start, so that a run that is killed while it starts can be
+    healed. Of `environment` is recorded what `told_environment` lets through, and the command with its secrets hidden.
+    Raises as `files.storage_error` says.
     """
     rows = [{"rank": rank, "node": node, "pid": pid} for rank, node, pid in ranks]
     job = read_json(folder.job_path)
@@ -79,7 +72,7 @@ def describe_job(*, command: Sequence[str] | None = None, emulated: bool | None 
         "main_start": process_start(os.getpid()),
         "host": socket.gethostname(),
         "user": _user_name(),
-        "command": [without_secrets(word) for word in (sys.argv if command is None else command)],
+        "command": redact_value(list(sys.argv if command is None else command)),
         "folder": os.getcwd(),
         "environment": told_environment(environment or {}),
         "versions": _versions(),
@@ -124,14 +117,8 @@ def told_environment(environment: Mapping[str, str]) -> dict[str, str]:
     A list of what may pass, since nobody can list all names of secrets; of those that pass, names such as SLURM_JWT
     are left out still.
     """
-    return {name: without_secrets(value) for name, value in sorted(environment.items())
-            if _TOLD.fullmatch(name) and not _SECRET.search(name)}
-
-
-def without_secrets(text: str) -> str:
-    """Return text with the value of every `NAME=value` hidden whose name is that of a secret, and logins in URLs."""
-    text = _ASSIGNMENT.sub(lambda match: f"{match[1]}={_HIDDEN}" if _SECRET.search(match[1]) else match[0], text)
-    return _LOGIN.sub(_HIDDEN, text)
+    return {name: redact(value) for name, value in sorted(environment.items())
+            if _TOLD.fullmatch(name) and not is_secret(name)}
 
 
 def process_start(pid: int) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from holmes_hpc.redaction import redact
 from holmes_hpc.runs.folder import RunFolder
 from holmes_hpc.runs.growing import GrowingFile
 
@@ -11,7 +12,7 @@ from holmes_hpc.runs.growing import GrowingFile
 def add_note(folder: RunFolder, text: str) -> None:
     """Add a line. A storage that refuses is no reason to end a run: then nobody hears it."""
     with suppress(OSError), folder.notes_path.open("a", encoding="utf-8") as file:
-        file.write(" ".join(text.split()) + "\n")
+        file.write(redact(" ".join(text.split())) + "\n")
 
 
 class Notes:

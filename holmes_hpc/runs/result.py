@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holmes_hpc.errors import HolmesError
+from holmes_hpc.redaction import redact
 from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.runs.folder import RunFolder
 from holmes_hpc.runs.job import main_is_alive, ranks_are_alive
@@ -41,7 +42,7 @@ def write_result(folder: RunFolder, status: str, *, error: str | None, emulated:
         "steps": int(last.get("step") or 0) if steps is None else steps,
         "tokens_per_second_median": tokens_per_second_median,
         "final_loss": last.get("loss") if final_loss is None else final_loss,
-        "error": error,
+        "error": None if error is None else redact(error),
         "emulated": emulated,
     })
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.foreign import number, read_object, whole_number
+from holmes_hpc.redaction import redact
 from holmes_hpc.runs.files import write_json_atomic
 from holmes_hpc.runs.folder import RunFolder
 
@@ -90,8 +91,8 @@ class Start:
 
     def write_failure(self, rank: int, node: str, error: BaseException) -> None:
         """Say that a rank ends by an error, of whatever kind. What the storage refuses is left."""
-        report = {"type": type(error).__name__, "message": str(error), "ours": isinstance(error, HolmesError),
-                  "traceback": "".join(traceback.format_exception(error))}
+        report = {"type": type(error).__name__, "message": redact(str(error)), "ours": isinstance(error, HolmesError),
+                  "traceback": redact("".join(traceback.format_exception(error)))}
         with suppress(OSError, HolmesError):
             self.run.write_json(self.run.rank_error_path(rank), report)
         with suppress(OSError, HolmesError):

@@ -9,6 +9,8 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.utils import JobReturn, JobStatus, configure_log, filter_overrides, setup_globals
 from omegaconf import open_dict
 
+from holmes_hpc.runs.sweep_record import close_record
+
 
 @dataclass
 class HolmesLauncherConf:
@@ -25,12 +27,14 @@ class HolmesLauncher(BasicLauncher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Launch the jobs and return one JobReturn for each; a failed job returns NaN."""
+        assert self.config is not None
+        place = Path(str(self.config.hydra.sweep.dir)).absolute()
+        close_record(place)
         sweep = getattr(self.task_function, "sweep", None)
         if sweep is None or len(job_overrides) < 2:
             return super().launch(job_overrides, initial_job_idx)
         setup_globals()
         assert self.hydra_context is not None
-        assert self.config is not None
         configure_log(self.config.hydra.hydra_logging, self.config.hydra.verbose)
         configs = []
         for overrides in job_overrides:
@@ -38,8 +42,6 @@ class HolmesLauncher(BasicLauncher):
             with open_dict(config):
                 del config["hydra"]
             configs.append(config)
-        place = Path(str(self.config.hydra.sweep.dir)).absolute()
-        place.mkdir(parents=True, exist_ok=True)
         words = [" ".join(filter_overrides(overrides)) for overrides in job_overrides]
         outcomes = sweep(configs, words, place / f"jobs-{initial_job_idx}" if initial_job_idx else place)
         if outcomes is None:

@@ -29,6 +29,7 @@ from holmes_hpc.launch.rank.settings import RankSettings
 from holmes_hpc.launch.rank.watching import report_error, watched
 from holmes_hpc.metrics import StepMetrics, Usage
 from holmes_hpc.metrics.trackers import Trackers
+from holmes_hpc.redaction import redact_value
 from holmes_hpc.runs import update_job
 from holmes_hpc.values.backend_kinds import BACKEND_KINDS
 from holmes_hpc.values.trackers import TrackedRun
@@ -101,7 +102,7 @@ def _trackers(settings: RankSettings, say: Say) -> Trackers:
     names = settings.config.run.get("trackers") or () if settings.rank == 0 else ()
     config = OmegaConf.to_container(settings.config) if names else {}
     folder = settings.folder.path
-    run = TrackedRun(folder.parent.name, folder, cast(dict[str, Any], config), settings.plan)
+    run = TrackedRun(folder.parent.name, folder, cast(dict[str, Any], redact_value(config)), settings.plan)
     return Trackers({name: registry.TRACKERS[name] for name in names}, run, say)
 
 

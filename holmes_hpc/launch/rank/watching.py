@@ -14,6 +14,7 @@ from holmes_hpc.engine.watchdog.hang import Hang
 from holmes_hpc.engine.watchdog.watch import Watch
 from holmes_hpc.errors import HangError, HolmesError, NetworkError
 from holmes_hpc.launch.rank.settings import RankSettings
+from holmes_hpc.redaction import redact
 
 
 @contextmanager
@@ -46,9 +47,9 @@ def report_error(settings: RankSettings, error: Exception) -> None:
     """Leave in the run folder what went wrong on this rank."""
     report = {
         "type": type(error).__name__,
-        "message": str(error),
+        "message": redact(str(error)),
         "ours": isinstance(error, HolmesError),
         "names_rank": getattr(error, "names_rank", False),
-        "traceback": "".join(traceback.format_exception(error)),
+        "traceback": redact("".join(traceback.format_exception(error))),
     }
     settings.folder.rank_error_path(settings.rank).write_text(json.dumps(report, indent=2))

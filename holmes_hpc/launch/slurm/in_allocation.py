@@ -25,6 +25,7 @@ from holmes_hpc.launch.follow.progress import make_reporter
 from holmes_hpc.launch.rank.leaving import leave_process
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
 from holmes_hpc.launch.slurm.rank import be_rank
+from holmes_hpc.redaction import redact
 from holmes_hpc.runs import NewSteps, Notes, RunFolder, write_job, write_result
 from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.runs.going_on import with_way_on
@@ -56,7 +57,7 @@ def run_in_allocation(config: Any, folder: RunFolder) -> int:
     write_job(folder, job_id=allocation.requeue_id, emulated=False, restarts=allocation.restart_count,
               environment=os.environ)
     link_job(folder, allocation.requeue_id)
-    LOG.info("%s", command)
+    LOG.info("%s", redact(command))
     with (folder.logs / "srun.log").open("w") as log:
         step = subprocess.Popen(command, shell=True, executable="/bin/bash", stdin=subprocess.DEVNULL,
                                 stdout=log, stderr=subprocess.STDOUT, env=step_environment(os.environ),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holmes_hpc.launch.follow.progress import make_reporter
+from holmes_hpc.redaction import redact
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.runs.shared import memory_file_system
 from holmes_hpc.submit.ending import exit_status_of, failure
@@ -52,6 +53,6 @@ def show_dry_run(config: Any) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder.create(Path(place), config.run.name or config.cluster.name)
         text, answer = dry_run(config, folder)
-        sys.stdout.write(text.replace(str(folder.path), "RUN_FOLDER"))
+        sys.stdout.write(redact(text.replace(str(folder.path), "RUN_FOLDER")))
         sys.stdout.flush()
         LOG.info("Slurm would take it: %s", answer)

@@ -1,0 +1,136 @@
+"""Secrets in settings, commands and errors are hidden in everything that is written for reading or shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from analysis import report
+from analysis.reading import read_runs
+from holmes_hpc import cli
+from holmes_hpc.config.compose import compose
+from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.launch.train import make_folder
+from holmes_hpc.planner import plan
+from holmes_hpc.program import report as report_error
+from holmes_hpc.redaction import HIDDEN, is_secret, redact, redact_value
+from holmes_hpc.runs import Start, add_note, write_job, write_result
+
+MARK = "s3cr3tV4lu3"
+LONG = f"{MARK}0123456789abcdef0123456789"
+JWT = f"eyJhbGciOiJIUzI1NiJ9.{MARK}.{MARK}"
+FORMS = {
+    "export of a token": f"export HF_TOKEN={MARK}",
+    "quoted with blanks": f"export WANDB_API_KEY='{MARK} {MARK}'",
+    "double quotes": f'export DB_PASSWORD="a\\"{MARK} b{MARK}"',
+    "quotes in a row": f"export DB_PASSWD='a '\"{MARK}\"' {MARK}'",
+    "personal access token": f"GITLAB_PAT={MARK} git pull",
+    "option of sbatch": f"--export=HF_TOKEN={MARK}",
+    "among others": f"--export=ALL,HF_TOKEN={MARK},AWS_SECRET_ACCESS_KEY={MARK}",
+    "option and word": f"tool --token {MARK} --rank 3",
+    "option with =": f"tool --api-key={MARK}",
+    "password with a comma": f"login_tool --password {MARK},{MARK}",
+    "bearer": f"curl -H 'Authorization: Bearer {MARK}' https://host",
+    "basic": f"curl -H 'Authorization: Basic {MARK}' https://host",
+    "header of a token": f"curl -H 'PRIVATE-TOKEN: {MARK}' https://host",
+    "login of wandb": f"wandb login {MARK}",
+    "login of wandb with options": f"wandb login --relogin {MARK}",
+    "login of docker": f"docker login -u me -p {MARK} registry",
+    "login of hugging face": f"huggingface-cli login --token {MARK}",
+    "user and password": f"curl -u me:{MARK} https://host",
+    "login in an address": f"git clone https://me:{MARK}@host/x",
+    "login with an at": f"pip install -i https://me:{MARK}@{MARK}@host/simple x",
+    "query": f"wget 'https://host/x?sig={MARK}&token={MARK}'",
+    "github": f"echo ghp_{MARK}0123456789abcdefghij",
+    "github, fine": f"echo github_pat_{MARK}0123456789abcdefghij",
+    "gitlab": f"echo glpat-{MARK}0123456789",
+    "hugging face": f"echo hf_{MARK}0123456789abcdef",
+    "amazon": "echo AKIA" + MARK.upper()[:8] + "01234567",
+    "web token": f"echo {JWT}",
+    "a key under any name": f"export WANDB={LONG}",
+    "private key": f"-----BEGIN OPENSSH PRIVATE KEY-----\n{MARK}\n{MARK}\n-----END OPENSSH PRIVATE KEY-----\necho done",
+    "private key cut off": f"-----BEGIN PRIVATE KEY-----\n{MARK}",
+    "netrc": f"echo machine api.wandb.ai login user password {MARK} > ~/.netrc",
+    "json": f'{{"hf_token": "{MARK}", "x": 1}}',
+    "yaml": f"  password: {MARK}",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_secrets_are_hidden_and_the_rest_is_left(form: str) -> None:
+    text = redact(FORMS[form])
+    assert MARK not in text and MARK.upper()[:8] not in text, text
+    assert HIDDEN in text
+    assert redact(text) == text, "once is enough"
+
+
+@pytest.mark.parametrize("text", [
+    "module load cuda/12.4", "export CUDA_HOME=/apps/cuda", "export OMP_NUM_THREADS=8",
+    "srun --ntasks=4 --partition gpu",
+    "tokens=8192", "data.tokenizer=t.json", "data.special_tokens=text", "model.num_kv_heads=4", "on a login node",
+    "ssh login node7", "train.resume=runs/mixed/20261201-010256-0kkm", "cache: runs/token_cache", "keys_per_group",
+    "commit 0123456789abcdef0123456789abcdef01234567", "https://docs.wandb.ai/ref?x=1", "the key of a rank",
+    "export PATH=/a/b1:/c/d2:$PATH", "NCCL_IB_HCA=mlx5_0,mlx5_1", "step_seconds: 0.27",
+])
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_values_are_hidden_by_the_names_of_their_keys_and_of_the_option_before() -> None:
+    value = {"api_key": MARK, "n": {"Password": 5, "on": True, "tokenizer": "t"},
+             "words": ["--token", MARK, "--rank", "3"], "list": [f"export A_TOKEN={MARK}", 1.5, None]}
+    assert redact_value(value) == {
+        "api_key": HIDDEN, "n": {"Password": HIDDEN, "on": True, "tokenizer": "t"},
+        "words": ["--token", HIDDEN, "--rank", "3"], "list": [f"export A_TOKEN={HIDDEN}", 1.5, None]}
+
+
+def test_no_setting_of_ours_is_taken_for_a_secret() -> None:
+    config = OmegaConf.to_container(compose(["+cluster=mixed"]))
+    assert redact_value(config) == config
+    assert is_secret("HF_TOKEN") and is_secret("--access-key") and not is_secret("path") and not is_secret("monkey")
+
+
+def test_nothing_of_a_run_shows_a_secret_but_the_settings_that_its_ranks_read(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All forms stand in the settings, the command, an error and a note; every file and page is searched."""
+    monkeypatch.chdir(tmp_path)
+    lines = list(FORMS.values())
+    config = compose(["+cluster=laptop", f"run.folder={tmp_path / 'runs'}"])
+    OmegaConf.update(config, "launch.setup", lines)
+    sbatch = {"export": f"ALL,HF_TOKEN={MARK}", "comment": f"token={MARK}"}
+    OmegaConf.update(config, "launch.sbatch", sbatch, force_add=True)
+    OmegaConf.update(config, "launch.srun_args", ["--token", MARK])
+    folder = make_folder(config, plan(config, mode="local"), "local")
+    (folder.path / "job.json").unlink()
+    write_job(folder, command=["train", *lines], environment={"SLURM_X": f"HF_TOKEN={MARK}", "SLURM_JWT": MARK})
+    for line in lines:
+        add_note(folder, line)
+    error = ConfigurationError("\n".join(lines))
+    Start(folder, "1-0-0").write_failure(0, "n1", error)
+    write_result(folder, "failed", error=str(error), emulated=False)
+    (folder.path / "report.html").write_text(report.page(read_runs(folder.path)))
+    report_error("train", error)
+    found = {path.name: path.read_text() for path in folder.path.rglob("*") if path.is_file()}
+    assert len(found) >= 6 and {"job.json", "report.html", "result.json", "notes.log"} <= found.keys()
+    assert MARK in found.pop("config.yaml"), "what the ranks read"
+    for name, text in found.items():
+        assert MARK not in text and MARK.upper()[:8] not in text, name
+    assert MARK not in "".join(capsys.readouterr())
+    assert json.loads(found["job.json"])["environment"] == {"SLURM_X": f"HF_TOKEN={HIDDEN}"}
+
+
+def test_printed_settings_and_the_record_of_a_sweep_show_none(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    setup = f"launch.setup=['wandb login {MARK}', 'export HF_TOKEN={MARK}']"
+    assert cli.run(["train", "--cfg", "job", "+cluster=laptop", setup]) == 0
+    printed = capsys.readouterr()
+    assert "wandb login ***" in printed.out and MARK not in printed.out + printed.err
+    assert cli.run(["plan", "-m", "+cluster=laptop", "train.steps=1,2", setup]) == 0
+    assert MARK not in "".join(capsys.readouterr())
+    record = next(tmp_path.rglob("multirun.yaml"))
+    assert "launch.setup" in record.read_text() and MARK not in record.read_text()
+    assert record.parent.stat().st_mode & 0o077 == 0
