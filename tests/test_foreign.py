@@ -23,12 +23,12 @@ from holmes_hpc.cluster.slurm import settings as slurm_settings
 from holmes_hpc.cluster.slurm.allocation import read_allocation, read_counts
 from holmes_hpc.cluster.slurm.step import read_step
 from holmes_hpc.compare import read as read_plan
-from holmes_hpc.engine.watchdog.beats import read_beat
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.launch.follow.failure import FailureReport
 from holmes_hpc.launch.here.ended import clear_and_advise
 from holmes_hpc.planner.calibration import read_run as read_finished
 from holmes_hpc.runs import RunFolder, Start, heal, last_metrics, read_metrics, read_result
+from holmes_hpc.runs.beats import read_beat
 from holmes_hpc.runs.find import find_runs
 from holmes_hpc.runs.job import final_state, main_is_alive, ranks_are_alive
 from holmes_hpc.submit.board import Board, failure_lines

@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from holmes_hpc.runs import RunFolder, Start
+from holmes_hpc.runs.beats import Beat, write_beat
+from holmes_hpc.runs.starts import PUBLISHED
+from holmes_hpc.submit.outcome import outcome_of
 from holmes_hpc.submit.step_guard import SILENT_SECONDS, StepGuard
+from holmes_hpc.values.doing import Doing
 from tests.runs_for_tests import ROOT, newest_run
 from tests.slurm_cluster import SlurmCluster
 from tests.slurm_cluster.fixture import MakeSlurm
@@ -168,7 +172,7 @@ def test_a_step_is_over_a_while_after_all_its_ranks_ended(run: RunFolder) -> Non
     clock.now = 1059
     assert guard.look() is None
     clock.now = 1060
-    assert guard.look() == "all ranks ended 60 s ago"
+    assert (guard.look() or "").startswith("all ranks ended 60 s ago, and srun still waits")
     assert StepGuard(run, "7-2-", 0, clock).look() is None, "the ends of an earlier start are not this one's"
 
 
@@ -185,3 +189,43 @@ def test_a_step_is_over_when_the_rest_is_silent_after_a_failure(run: RunFolder) 
     clock.now += 2
     assert "rank 0 failed, and the others have given no sign of life" in (guard.look() or "")
 
+
+
+def test_a_step_whose_ranks_are_all_stopped_is_ended_and_the_result_says_so(run: RunFolder) -> None:
+    clock, start, said = Clock(), begin(run), list[str]()
+    run.config_path.write_text("train: {timeout_seconds: 30}\n")
+    guard = StepGuard(run, "7-1-", 60, clock, said.append)
+
+    def pass_by(seconds: int, *, alive: bool) -> str | None:
+        for _ in range(seconds):
+            clock.now += 1
+            for rank in range(4) if alive else ():
+                write_beat(run, rank, Beat.of(int(clock.now), Doing(5, "F0.0.0"), 0.0))
+            if (why := guard.look()) is not None:
+                return why
+        return None
+
+    assert pass_by(100, alive=True) is None, "the ranks' plan is not there: they still meet"
+    start.write(PUBLISHED, {"plan": "{}"})
+    assert pass_by(100, alive=True) is None and not said
+    why = pass_by(100, alive=False) or ""
+    assert why.startswith("rank 0 on node ib-1 has given no sign of life for ") and why.endswith("srun is ended")
+    assert "and so have ranks 1, 2, 3 (all ranks)" in why and "train.timeout_seconds=30" in why
+    assert len(said) == 1
+    assert outcome_of(run, "143") == ("failed", start.cause()) and (start.cause() or "") in why
+
+
+def test_a_step_that_is_held_while_it_saves_is_ended(run: RunFolder) -> None:
+    clock, start = Clock(), begin(run)
+    start.write(PUBLISHED, {"plan": "{}"})
+    guard = StepGuard(run, "7-1-", 60, clock)
+    why = None
+    while why is None and clock.now < 2000:
+        clock.now += 1
+        for rank in range(4):
+            write_beat(run, rank, Beat.of(int(clock.now), Doing(5, "waiting for the checkpoint"), 0.0,
+                                          beside="writing step-000005" if rank == 2 else "",
+                                          beside_seconds=clock.now if rank == 2 else 0.0))
+        why = guard.look()
+    assert "rank 2 on node roce-1 has been writing step-000005 for 6" in (why or "")
+    assert "train.checkpoint_timeout_seconds=600" in (why or "")

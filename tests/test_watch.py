@@ -13,11 +13,11 @@ import pytest
 from holmes_hpc.comm.activity import OUTSIDE, Activity, Doing, Wait
 from holmes_hpc.comm.groups import Communicator, connect
 from holmes_hpc.comm.networks import NodeNetworks
-from holmes_hpc.engine.watchdog.beats import Beat, Pulse, read_beat, write_beat
 from holmes_hpc.engine.watchdog.hang import Evidence, Hang, explain
 from holmes_hpc.engine.watchdog.watch import Watch
 from holmes_hpc.errors import NetworkError
 from holmes_hpc.runs import RunFolder, Start
+from holmes_hpc.runs.beats import Beat, Pulse, read_beat, write_beat
 from holmes_hpc.values import Group
 from tests.forked import ForkedRank, run_ranks
 from tests.tiny_plans import tiny_plan

@@ -7,18 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-OUTSIDE = -1
-"""Stands for the group of a rank that waits in no group."""
+from holmes_hpc.values.doing import OUTSIDE, Doing
 
-
-@dataclass(frozen=True)
-class Doing:
-    """One state of a rank; `group` is the index in `Plan.groups` of the group that it waits in, or OUTSIDE."""
-
-    step: int = 0
-    action: str = "start"
-    group: int = OUTSIDE
-    operation: str = ""
+__all__ = ["OUTSIDE", "Activity", "Doing", "Wait"]
 
 
 @dataclass(frozen=True)
@@ -32,12 +23,14 @@ class Wait:
 class Activity:
     """The state of one rank. `now` is replaced whole, so that another thread always reads one state.
 
-    `changes` counts the states; a rank whose count stands still makes no progress.
+    `changes` counts the states; a rank whose count stands still makes no progress. `beside` says what another thread
+    of the rank does meanwhile, such as writing a checkpoint, with a number that tells each from the one before.
     """
 
     def __init__(self) -> None:
         self.now = Doing()
         self.changes = 0
+        self.beside: tuple[int, str] = (0, "")
         self.last_wait = Wait(Doing(), 0.0)
         self._waited_seconds = 0.0
         self._mark = (time.perf_counter(), 0.0)
@@ -45,6 +38,15 @@ class Activity:
     def begin(self, action: str, step: int | None = None) -> None:
         """Say that `action` begins, in another step where `step` is given."""
         self._enter(Doing(self.now.step if step is None else step, action))
+
+    @contextmanager
+    def doing_beside(self, what: str) -> Iterator[None]:
+        """Mark the body as something that another thread does beside the training."""
+        self.beside = (self.beside[0] + 1, what)
+        try:
+            yield
+        finally:
+            self.beside = (self.beside[0], "")
 
     @contextmanager
     def waiting(self, group: int, operation: str) -> Iterator[None]:

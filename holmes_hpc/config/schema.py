@@ -191,7 +191,11 @@ class Train:
     resume: str = setting("auto", "auto (this run's newest checkpoint, where it was requeued), never, or the "
                                   "path of a checkpoint or run folder")
     start_timeout_seconds: float = setting(300.0, "longest wait while process groups are built", above=0, maximum=1e6)
-    timeout_seconds: float = setting(120.0, "longest wait for another rank while training", above=0, maximum=1e6)
+    timeout_seconds: float = setting(120.0, "longest wait for another rank while training, longest silence of a rank, "
+                                            "and longest time for one action or the data of a step", above=0,
+                                     maximum=1e6)
+    checkpoint_timeout_seconds: float = setting(600.0, "longest time for writing or reading a checkpoint", above=0,
+                                                maximum=1e6)
 
 
 @dataclass

@@ -249,7 +249,7 @@ class Trainer:
         plan, rank = self._job.plan, self._job.rank
         actions = forward_actions(plan, rank, self._validation)
         arriving = arrivals(rank, actions, lambda peer: forward_actions(plan, peer, self._validation))
-        share = self._executor.run(actions, arriving, self._validation, Timeline(), training=False)
+        share = self._executor.run(actions, arriving, self._validation, Timeline(self._activity), training=False)
         loss = torch.tensor([share], dtype=torch.float64)
         self._combine(loss)
         return float(loss)

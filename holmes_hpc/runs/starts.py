@@ -21,6 +21,9 @@ from holmes_hpc.redaction import redact
 from holmes_hpc.runs.files import write_json_atomic
 from holmes_hpc.runs.folder import RunFolder
 
+PUBLISHED = "start.json"
+"""What rank 0 leaves once all nodes have reported: the plan, or why there is none."""
+_CAUSE = "supervisor.json"
 _HANG = "HangError"
 _NETWORK_ERRORS = ("NetworkError", "DistBackendError", "RefusedError")
 """What a rank ends with that only lost a neighbour."""
@@ -108,6 +111,15 @@ class Start:
                 found |= {rank: str(report.get("node")) for rank in ranks if whole_number(rank) is not None}
         return dict(sorted(found.items()))
 
+    @property
+    def is_published(self) -> bool:
+        """Whether all nodes have reported, and the ranks know their plan."""
+        return self.read(PUBLISHED) is not None
+
+    def write_cause(self, cause: str) -> None:
+        """Leave why the start is ended from outside of its ranks."""
+        self.write(_CAUSE, {"cause": cause})
+
     def anyone_ended(self) -> bool:
         """Say whether a rank has said that it ends, or left an error; this reads no file."""
         return any(self.path.glob("ended-*.json")) or any(self.run.ranks.glob("rank-*.error.json"))
@@ -131,8 +143,11 @@ class Start:
 
         Ranks that were killed come before those that failed by themselves, and these before those that only lost a
         neighbour. Where ranks waited for others in vain, the rank that they name comes first: Slurm kills it
-        afterwards.
+        afterwards. Before all comes why the start was ended from outside of its ranks.
         """
+        supervised = (self.read(_CAUSE) or {}).get("cause")
+        if isinstance(supervised, str):
+            return supervised
         nodes, ends = self.ranks(), self.ends()
         hang = self._hang(nodes, ends)
         if hang is not None:

@@ -3,7 +3,7 @@
     python -m holmes_hpc.submit.step_guard RUN_FOLDER PID_OF_THE_SHELL [SECONDS]
 
 srun waits for the word of the step daemon on every node. Where one was killed that word never comes, and the job would
-hold its nodes although all its ranks have ended.
+hold its nodes although all its ranks have ended. It also waits for ranks that are stopped, or that a file system holds.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from holmes_hpc.cluster.slurm import SlurmOutputError, read_allocation
+from holmes_hpc.errors import HolmesError
 from holmes_hpc.runs import RunFolder, Start
 from holmes_hpc.runs.life import Life
+from holmes_hpc.runs.lookout import Lookout
+from holmes_hpc.runs.supervision import Limits, Supervisor
 
 END_SECONDS = 60.0
 """How long srun may take after all ranks have said that they end."""
@@ -27,37 +31,61 @@ SILENT_SECONDS = 300.0
 """How long the rest may be silent after a rank failed: Slurm ends them within seconds where it can."""
 
 LOOK_SECONDS = 2.0
+_CAUSE_SECONDS = 10.0
 _TERM_SECONDS = 5.0
 
 
 class StepGuard:
-    """Knows when the step of one start of a run is over although srun still waits."""
+    """Knows when the step of one start of a run is over although srun still waits, or is to be ended.
+
+    `say` is told of ranks that do one thing for long.
+    """
 
     def __init__(self, folder: RunFolder, start_prefix: str, end_seconds: float = END_SECONDS,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+                 clock: Callable[[], float] = time.monotonic, say: Callable[[str], None] = lambda text: None) -> None:
         self._folder, self._prefix = folder, start_prefix
-        self._end_seconds, self._clock = end_seconds, clock
+        self._end_seconds, self._clock, self._say = end_seconds, clock, say
         self._life: Life | None = None  # looked at once a rank has failed
         self._all_ended_at: float | None = None
+        self._supervised: tuple[Start, Supervisor] | None = None
 
     def look(self) -> str | None:
-        """Return why srun is to be ended now, None where it is not."""
+        """Return why srun is to be ended now, None where it is not; a cause of ours is left for the run's result."""
         start = Start.newest(self._folder)
-        if start is None or not start.name.startswith(self._prefix) or not start.anyone_ended():
+        if start is None or not start.name.startswith(self._prefix):
             return None
+        if not start.anyone_ended():
+            return self._look_at_beats(start)
         ranks, ends = start.ranks(), start.ends()
         if ranks and ends.keys() >= ranks.keys():
             self._all_ended_at = self._all_ended_at or self._clock()
             waited = self._clock() - self._all_ended_at
-            return f"all ranks ended {waited:.0f} s ago" if waited >= self._end_seconds else None
+            return _gone(f"all ranks ended {waited:.0f} s ago") if waited >= self._end_seconds else None
         failed = [rank for rank, end in ends.items() if end["status"] not in (0, 3)]
         if not failed:
-            return None
+            return self._look_at_beats(start)
         self._life = self._life or Life(self._folder, self._clock)
         silent = self._life.silent_seconds()
         if silent < SILENT_SECONDS:
             return None
-        return f"rank {failed[0]} failed, and the others have given no sign of life for {silent:.0f} s"
+        return _gone(f"rank {failed[0]} failed, and the others have given no sign of life for {silent:.0f} s")
+
+    def _look_at_beats(self, start: Start) -> str | None:
+        if self._supervised is None or self._supervised[0] != start:
+            if not start.is_published:
+                return None  # the ranks still meet, which has an end of its own
+            limits = Limits.of_folder(self._folder)
+            self._supervised = start, Supervisor(self._folder, start.ranks(), limits, self._say, clock=self._clock)
+        cause = self._supervised[1].look()
+        if cause is None:
+            return None
+        with suppress(OSError, HolmesError):
+            start.write_cause(cause)
+        return f"{cause}; srun is ended"
+
+
+def _gone(why: str) -> str:
+    return f"{why}, and srun still waits: the step daemon of a node has gone; srun is ended"
 
 
 def start_prefix(environment: Mapping[str, str]) -> str:
@@ -73,14 +101,20 @@ def main(arguments: Sequence[str]) -> int:
         prefix = start_prefix(os.environ)
     except SlurmOutputError:
         return 0
-    guard = StepGuard(folder, prefix, float(arguments[2]) if len(arguments) > 2 else END_SECONDS)
+    guard = StepGuard(folder, prefix, float(arguments[2]) if len(arguments) > 2 else END_SECONDS, say=_say)
+    hang_seconds = Limits.of_folder(folder).checkpoint_seconds
+    lookout = Lookout(guard.look, LOOK_SECONDS)
+    lookout.start()
     seen = False
     while os.getppid() == shell:
         steps = _sruns_below(shell)
         if seen and not steps:
             break
         seen = seen or bool(steps)
-        why = guard.look()
+        why = lookout.answer
+        if why is None and lookout.stuck_seconds() > hang_seconds:
+            why = (f"the file system of {folder.path} has not answered for {lookout.stuck_seconds():.0f} s "
+                   f"(train.checkpoint_timeout_seconds={hang_seconds:g}); srun is ended")
         if why and steps:
             _end(steps, why)
             break
@@ -88,9 +122,15 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _end(steps: Sequence[int], why: str) -> None:
-    sys.stdout.write(f"holmes_hpc: {why}, and srun still waits: the step daemon of a node has gone; srun is ended\n")
+def _say(text: str) -> None:
+    sys.stdout.write(f"holmes_hpc: {text}\n")
     sys.stdout.flush()
+
+
+def _end(steps: Sequence[int], why: str) -> None:
+    said = threading.Thread(target=_say, args=(why,), daemon=True)  # the log may lie where nothing answers
+    said.start()
+    said.join(_CAUSE_SECONDS)
     for number in (signal.SIGTERM, signal.SIGKILL):
         for pid in steps:
             with suppress(ProcessLookupError):
@@ -116,4 +156,6 @@ def _sruns_below(ancestor: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(status)  # a look that hangs holds nobody

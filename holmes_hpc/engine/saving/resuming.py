@@ -45,8 +45,14 @@ def load_newest(candidates: Iterable[Path], load: Loader, communicator: Communic
 def _load_together(path: Path, load: Loader, communicator: Communicator) -> tuple[int, str | None]:
     """Load on all ranks; return the step, and why a rank refused it."""
     steps: list[int] = []
-    work = Background(lambda: steps.append(load(path)), "resume")
+
+    def read() -> None:
+        with communicator.activity.doing_beside(f"reading {path.name}"):
+            steps.append(load(path))
+
+    work = Background(read, "resume")
     while True:
+        communicator.activity.begin("waiting for the checkpoint")
         work.wait(HEARTBEAT_SECONDS)
         if all(share_numbers(float(work.done), communicator)):
             break

@@ -70,8 +70,12 @@ class Saver:
         rank = self._communicator.rank
         attempt = Attempt(self._folder, step, self._communicator.world_size, self._token)
         staged = self._staging.copy(entries)
-        work = Background(lambda: write_part(attempt, rank, staged), f"checkpoint-{step}")
-        self._save = _Save(attempt, extra, work)
+
+        def write() -> None:
+            with self._communicator.activity.doing_beside(f"writing step-{step:06d}"):
+                write_part(attempt, rank, staged)
+
+        self._save = _Save(attempt, extra, Background(write, f"checkpoint-{step}"))
 
     def poll(self) -> None:
         """Bring a save on without waiting for it. Raises CheckpointError when it failed (see `goes_on`)."""
@@ -92,13 +96,15 @@ class Saver:
     def finish(self) -> None:
         """Wait until no save is in progress. Raises as `poll`."""
         while self._save is not None:
+            self._communicator.activity.begin("waiting for the checkpoint")
             if self._save.work is not None:
                 self._save.work.wait(HEARTBEAT_SECONDS)
             self.poll()
 
     def _commit(self, save: _Save) -> Background:
         def work() -> None:
-            path = commit(save.attempt, save.extra, self._texts)
+            with self._communicator.activity.doing_beside(f"completing step-{save.attempt.step:06d}"):
+                path = commit(save.attempt, save.extra, self._texts)
             self._say(f"checkpoint {path} written in {time.monotonic() - save.began:.1f} s")
             stuck = remove_older(self._folder, save.attempt.step, self._keep, self._token)
             if stuck:

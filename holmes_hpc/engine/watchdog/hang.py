@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holmes_hpc.comm.activity import OUTSIDE, Wait
-from holmes_hpc.engine.watchdog.beats import Beat
+from holmes_hpc.runs.beats import Beat
 from holmes_hpc.values import Plan
 
 _SHOWN = 8

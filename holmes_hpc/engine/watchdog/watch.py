@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from holmes_hpc.comm.activity import OUTSIDE, Doing, Wait
 from holmes_hpc.comm.groups import Communicator
-from holmes_hpc.engine.watchdog.beats import Beat, Pulse, write_beat
 from holmes_hpc.engine.watchdog.hang import Evidence, Hang, explain
 from holmes_hpc.runs import RunFolder
+from holmes_hpc.runs.beats import Beat, Pulse, write_beat
 
 MARGIN_SECONDS = 2.0
 """How long the communication library may take to notice its own timeout, before the watchdog ends the rank."""
@@ -37,6 +37,7 @@ class Watch:
         self._pulse = Pulse(folder, range(communicator.world_size))
         self._clock = 0.0
         self._changed = 0.0
+        self._beside, self._beside_since = (0, ""), 0.0
         self._number = 0
         self._end = threading.Event()
         self._lock = threading.Lock()
@@ -51,6 +52,16 @@ class Watch:
         """Stop watching."""
         self._end.set()
 
+    def leave(self) -> None:
+        """Stop watching, and let others know that this rank has left the training."""
+        self.stop()
+        if self._thread.is_alive():
+            self._thread.join(self._interval_seconds)  # else its last beat could come after this one
+        self._say_left()
+
+    def _say_left(self) -> None:
+        write_beat(self._folder, self._rank, Beat.of(self._number + 1, self._activity.now, 0.0, ended=True))
+
     def explain_failure(self) -> Hang | None:
         """Say what an operation waited for that has just failed; None where it did not wait for long.
 
@@ -62,7 +73,7 @@ class Watch:
         if wait.seconds >= _LONG_WAIT * self._timeout_seconds:
             with self._lock:
                 hang = self._explain(wait)
-        write_beat(self._folder, self._rank, Beat.of(self._number + 1, self._activity.now, 0.0, ended=True))
+        self._say_left()
         return hang
 
     def _run(self) -> None:
@@ -86,7 +97,12 @@ class Watch:
 
     def _beat(self, doing: Doing) -> None:
         self._number += 1
-        write_beat(self._folder, self._rank, Beat.of(self._number, doing, self._clock - self._changed))
+        beside = self._activity.beside
+        if beside != self._beside:
+            self._beside, self._beside_since = beside, self._clock
+        write_beat(self._folder, self._rank, Beat.of(
+            self._number, doing, self._clock - self._changed, beside=beside[1],
+            beside_seconds=self._clock - self._beside_since if beside[1] else 0.0))
 
     def _explain(self, wait: Wait) -> Hang:
         self._pulse.look(self._clock)

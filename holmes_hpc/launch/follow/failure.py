@@ -19,6 +19,11 @@ class FailureReport:
         self._folder = folder
         self._ended: list[dict[str, Any]] = []
         self._messages: list[str] = []
+        self._cause: str | None = None
+
+    def ended_for(self, cause: str) -> None:
+        """Take it that the run was ended from outside because of `cause`."""
+        self._cause = cause
 
     def add(self, event: dict[str, Any]) -> None:
         """Take an event `ended` of a rank, or `failed` of the launcher."""
@@ -29,6 +34,8 @@ class FailureReport:
 
     def message(self) -> str:
         """Return what failed first, on which rank and node, and where to read more."""
+        if self._cause is not None:
+            return self._cause
         if self._messages:
             return self._messages[0]
         if not self._ended:

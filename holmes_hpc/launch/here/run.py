@@ -15,19 +15,19 @@ from holmes_hpc.emulation.world import World, WorldContext, start_world
 from holmes_hpc.errors import INTERRUPTED, HolmesError
 from holmes_hpc.launch.follow.failure import FailureReport
 from holmes_hpc.launch.follow.interruption import InterruptedRunError, interruptible
-from holmes_hpc.launch.follow.progress import Reporter, make_reporter
+from holmes_hpc.launch.follow.progress import make_reporter
 from holmes_hpc.launch.here.ended import RESERVE, RESERVED_BYTES, clear_ended, with_way_on
+from holmes_hpc.launch.here.following import Following
 from holmes_hpc.launch.here.supervisor import supervise
 from holmes_hpc.launch.node.backend import backend_here
 from holmes_hpc.launch.node.node_report import read_node
 from holmes_hpc.launch.rank.settings import RankSettings
-from holmes_hpc.runs import NewSteps, RunFolder, write_job, write_result
+from holmes_hpc.runs import RunFolder, write_job, write_result
 from holmes_hpc.runs.private import SECRET_BYTES
+from holmes_hpc.runs.supervision import Limits
 from holmes_hpc.values import Plan
 
 LOG = logging.getLogger(__name__)
-
-POLL_SECONDS = 0.1
 
 
 def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFolder, mode: str) -> int:
@@ -47,7 +47,9 @@ def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFo
         failure = FailureReport(folder)
         try:
             world = start_world(network, body)
-            status = _follow(world, folder, reporter, failure)
+            following = Following(world, folder, {settings.rank: settings.node for settings in ranks},
+                                  Limits.of_train(config.train), reporter, failure)
+            status = following.follow()
         except InterruptedRunError as interruption:
             if world is not None:
                 world.kill()
@@ -57,6 +59,9 @@ def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFo
     if status == 0:
         _write_end(folder, "completed", None, emulated=network is not None)
         return 0
+    if not following.folder_answers:
+        LOG.error("%s; what the run left in %s is as it is", failure.message(), folder.path)
+        return 1
     LOG.error("%s", _write_end(folder, "failed", failure.message(), emulated=network is not None))
     return 1
 
@@ -83,31 +88,6 @@ def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder:
             rendezvous_path=folder.rendezvous_path, secret=secret, backend=backend.name if backend else None,
         ))
     return settings
-
-
-def _follow(world: World, folder: RunFolder, reporter: Reporter, failure: FailureReport) -> int:
-    rows = NewSteps(folder.metrics_path, skip=True)  # a run that goes on has some
-    while True:
-        status = world.poll()
-        for event in world.events(timeout_seconds=POLL_SECONDS):
-            _handle(event, world, folder, reporter, failure)
-        for row in rows.rows():
-            reporter.step(row)
-        if status is not None:
-            return status
-
-
-def _handle(event: dict[str, Any], world: World, folder: RunFolder, reporter: Reporter,
-            failure: FailureReport) -> None:
-    if event["event"] == "progress":
-        reporter.starting(event["done"], event["total"], event["description"])
-    elif event["event"] == "started":
-        outer = world.outer_pids()
-        write_job(folder, ranks=[(r["rank"], r["node"], outer.get(r["pid"], r["pid"])) for r in event["ranks"]])
-    elif event["event"] == "said":
-        LOG.info("%s", event["text"])
-    elif event["event"] in ("ended", "failed"):
-        failure.add(event)
 
 
 def _write_end(folder: RunFolder, status: str, error: str | None, *, emulated: bool) -> str | None:

@@ -40,7 +40,7 @@ def watched(communicator: Communicator, settings: RankSettings) -> Iterator[None
             raise HangError(hang.message) from error
         raise
     finally:
-        watch.stop()
+        watch.leave()  # from here on others do not take this rank for the cause
 
 
 def report_error(settings: RankSettings, error: Exception) -> None:

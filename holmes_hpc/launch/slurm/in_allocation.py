@@ -64,7 +64,8 @@ def run_in_allocation(config: Any, folder: RunFolder) -> int:
                                 start_new_session=True)
         try:
             with interruptible():
-                status = _follow(step, folder, config.train.steps, StepGuard(folder, start_prefix(os.environ)))
+                status = _follow(step, folder, config.train.steps, StepGuard(
+                    folder, start_prefix(os.environ), say=lambda text: LOG.warning("%s", text)))
         except InterruptedRunError as interruption:
             _end_step(step)
             text = with_way_on(folder, f"interrupted by {interruption}")
@@ -141,7 +142,7 @@ def _follow(step: subprocess.Popen[bytes], folder: RunFolder, steps: int, guard:
             if time.monotonic() >= guarded + GUARD_SECONDS:
                 guarded = time.monotonic()
                 if why := guard.look():
-                    LOG.warning("%s, and srun still waits; it is ended", why)
+                    LOG.warning("%s", why)
                     _end_step(step)
             time.sleep(LOOK_SECONDS)
 

@@ -12,11 +12,11 @@ from holmes_hpc.errors import HolmesError, RunFailedError
 from holmes_hpc.launch.node.node_report import NodeReport
 from holmes_hpc.launch.slurm.allocation import Allocation, GivenNode
 from holmes_hpc.runs import Start
+from holmes_hpc.runs.starts import PUBLISHED
 from holmes_hpc.values import Plan
 
 _PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.5
-_PUBLISHED = "start.json"
 
 
 class RefusedError(RunFailedError):
@@ -67,11 +67,11 @@ class Meeting:
             if self.layout.restart_count:
                 run.write_text(run.restart_plan_path(self.layout.restart_count), text)
             run.write_text(run.plan_path, text)
-        self.start.write(_PUBLISHED, {"plan": text, "allocation": dataclasses.asdict(allocation)})
+        self.start.write(PUBLISHED, {"plan": text, "allocation": dataclasses.asdict(allocation)})
 
     def refuse(self, error: HolmesError) -> None:
         """Tell the other ranks why there is no plan."""
-        self.start.write(_PUBLISHED, {"error": str(error), "status": error.exit_status})
+        self.start.write(PUBLISHED, {"error": str(error), "status": error.exit_status})
 
     def wait_for_plan(self) -> tuple[Plan, Allocation]:
         """Wait until rank 0 has published, and return the plan with where its slots lie.
@@ -81,7 +81,7 @@ class Meeting:
         published: list[dict[str, Any]] = []
 
         def read() -> bool:
-            data = self.start.read(_PUBLISHED)
+            data = self.start.read(PUBLISHED)
             if data is not None:
                 published.append(data)
             return bool(published)

@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from holmes_hpc.comm.activity import OUTSIDE, Doing
-from holmes_hpc.foreign import ForeignError, read_json
-from holmes_hpc.runs import RunFolder
+from holmes_hpc.foreign import ForeignError, number, read_json, whole_number
+from holmes_hpc.runs.folder import RunFolder
+from holmes_hpc.values.doing import OUTSIDE, Doing
 
-RECORD_BYTES = 512
+RECORD_BYTES = 1024
 _LONGEST_OPERATION = 120
+_MOST_LINKS = 4
+_MOST_BYTES = 65536
 
 
 @dataclass(frozen=True)
 class Beat:
-    """One sign of life of a rank. `seconds`: since when it is in this state; `ended`: it left by an error."""
+    """One sign of life of a rank.
+
+    `seconds`: since when it is in this state; `ended`: it has left the training; `beside` and `beside_seconds`: what a
+    thread of it does beside the training, and for how long; `links`: its node's interfaces and in which state they are.
+    """
 
     number: int
     step: int
@@ -32,12 +38,32 @@ class Beat:
     operation: str = ""
     seconds: float = 0.0
     ended: bool = False
+    beside: str = ""
+    beside_seconds: float = 0.0
+    links: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, number: int, doing: Doing, seconds: float, *, ended: bool = False) -> Beat:
+    def of(cls, number: int, doing: Doing, seconds: float, *, ended: bool = False, beside: str = "",
+           beside_seconds: float = 0.0, links: Mapping[str, str] | None = None) -> Beat:
         """Return the beat that tells of a state."""
+        few = dict(list((links or {}).items())[:_MOST_LINKS])
         return cls(number, doing.step, doing.action, doing.group, doing.operation[:_LONGEST_OPERATION],
-                   round(seconds, 2), ended)
+                   round(seconds, 2), ended, beside, round(beside_seconds, 2), few)
+
+    @classmethod
+    def read(cls, record: object) -> Beat | None:
+        """Return the beat of a JSON value, None where it is none."""
+        if not isinstance(record, dict):
+            return None
+        try:
+            beat = cls(**record)
+        except TypeError:
+            return None
+        whole = all(whole_number(value, least=-1) is not None for value in (beat.number, beat.step, beat.group))
+        timed = all(number(value) is not None for value in (beat.seconds, beat.beside_seconds))
+        worded = all(isinstance(value, str) for value in (beat.action, beat.operation, beat.beside))
+        linked = isinstance(beat.links, dict) and all(isinstance(value, str) for value in beat.links.values())
+        return beat if whole and timed and worded and linked and isinstance(beat.ended, bool) else None
 
 
 def write_beat(folder: RunFolder, rank: int, beat: Beat) -> None:
@@ -54,8 +80,8 @@ def write_beat(folder: RunFolder, rank: int, beat: Beat) -> None:
 def read_beat(path: Path) -> Beat | None:
     """Return the last beat in a file, None where there is none."""
     try:
-        return Beat(**read_json(path))
-    except (ForeignError, TypeError):
+        return Beat.read(read_json(path, _MOST_BYTES))
+    except ForeignError:
         return None
 
 
@@ -85,12 +111,12 @@ class Pulse:
     def look(self, now: float) -> None:
         """Read all beats at the time `now`, in seconds of any clock of this rank."""
         self._first = now if self._first is None else self._first
-        for rank, (number, _) in self._seen.items():
+        for rank, (seen, _) in self._seen.items():
             beat = read_beat(self._folder.beat_path(rank))
             if beat is None:
                 continue
             self.beats[rank] = beat
-            if beat.number != number:
+            if beat.number != seen:
                 self._seen[rank] = (beat.number, now)
 
     def silent_seconds(self, rank: int, now: float) -> float:
