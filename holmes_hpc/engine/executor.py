@@ -47,6 +47,7 @@ class Executor:
         self._received: set[tuple[ActionKind, Place]] = set()
         self._weight_work: dict[Place, WeightWork] = {}
         self._batches: Mapping[tuple[int, int], MicroBatch] = {}
+        self._own = gradients.own
         self._loss = torch.zeros((), device=communicator.device)
         self._handlers: dict[ActionKind, Callable[[Action], None]] = {
             ActionKind.FORWARD: self._forward,
@@ -103,8 +104,10 @@ class Executor:
             loss = token_loss(output, batch.targets, module.options.share) * batch.weight
             if self._rank == stages[stage].ranks[0]:
                 self._loss += loss.detach()
+            self._own.note_output(loss)
             output = loss if self.loss_scale == 1.0 else loss * self.loss_scale
         else:
+            self._own.note_output(output)
             self._pass_on(ActionKind.SEND_ACTIVATION, place, output.detach())
             following = (pipeline, stage + 1, microbatch)
             if self._is_here(ActionKind.RECEIVE_ACTIVATION, following):

@@ -13,6 +13,7 @@ from holmes_hpc.comm.sharding import Route
 from holmes_hpc.comm.stepwise import Collective, Lane, Scratch
 from holmes_hpc.engine.flat import Bucket, FlatReduction, Segment
 from holmes_hpc.engine.local_model import LocalModel
+from holmes_hpc.engine.origin import OwnNumbers
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.values import Action, ActionKind, Plan
 from holmes_hpc.values.schedule import BACKWARDS
@@ -38,6 +39,7 @@ class Gradients:
         self._model, self._communicator, self._dtype = model, communicator, dtype
         self._overlap = plan.synchronization.overlap_grad_reduce
         self.scratch = Scratch(communicator.device)
+        self.own = OwnNumbers(communicator.device)
         self.flats = [
             FlatReduction(index, reduction, model,
                           Route(reduction, communicator, self.scratch), plan.synchronization.bucket_mib, dtype)
@@ -67,6 +69,7 @@ class Gradients:
         """Begin a step: gradients are zero, and nothing is ready."""
         self._timeline, self._next = timeline, 0
         self._sums.clear()
+        self.own.start()
         for flat in self.flats:
             flat.gradients.zero_()
         for bucket in self._order:
@@ -140,6 +143,7 @@ class Gradients:
         while self._next < len(self._order) and self._order[self._next].missing == 0:
             bucket = self._order[self._next]
             self._next += 1
+            self.own.note_gradients(bucket.gradients)
             self._sums[bucket.reduction, bucket.number] = sum_ = self._sum(bucket)
             self._lane.add(sum_)
             if bucket is through:

@@ -22,6 +22,7 @@ from holmes_hpc.engine.gradients import NORM_GUARD, Gradients
 from holmes_hpc.engine.guard import Guard
 from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.engine.optimizer import ShardOptimizer, learning_rate
+from holmes_hpc.engine.origin import Origin, find_origin
 from holmes_hpc.engine.parameters import Gatherer
 from holmes_hpc.engine.precision import DTYPES
 from holmes_hpc.engine.receives import arrivals
@@ -83,7 +84,7 @@ class Trainer:
         self._gatherer = Gatherer(plan, rank, self._model, self._gradients.flats, job.communicator)
         self._executor = Executor(plan, rank, self._model, self._gradients, self._gatherer, job.communicator,
                                   job.architecture, dtype)
-        self._guard = Guard(train, job.optimizer, rank, job.say)
+        self._guard = Guard(train, job.optimizer, rank, job.say, plan, self._origin)
         self._activity = job.communicator.activity
         self._timeline = Timeline(self._activity)
         self._batches = TrainingBatches(plan, job.dataset, train.seed, device)
@@ -190,6 +191,11 @@ class Trainer:
         self._gatherer.updated()
         self._gather()
         self._gatherer.finish()
+
+    def _origin(self) -> Origin | None:
+        """Ask all ranks where numbers that are not finite began; all call it."""
+        odd = self._gradients.own.odd(parameter.detach() for parameter in self._model.parameters.values())
+        return find_origin(self._job.plan, [int(bits) for bits in share_numbers(float(odd), self._job.communicator)])
 
     def _update(self, norm: float, scale: float, rate: float) -> None:
         with self._timeline.record(Action(ActionKind.OPTIMIZER)):
