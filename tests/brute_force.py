@@ -216,8 +216,7 @@ class BruteForce:
     def _groups(self) -> Iterator[tuple[Ranks, ...]]:
         """Yield every division of the ranks into tensor-parallel groups."""
         architecture = self.task.architecture
-        numbers = (architecture.num_heads, architecture.num_kv_heads, architecture.ffn_hidden_size,
-                   architecture.vocab_size)
+        numbers = (architecture.num_heads, architecture.num_kv_heads, architecture.ffn_hidden_size)
         choices = []
         for node in self.task.cluster.nodes:
             ranks = self.task.cluster.ranks_of(node)

@@ -154,6 +154,29 @@ def test_layout_trains_as_one_process(name: str, tmp_path: Path, references: Ref
     assert_as_one_process(train_world(tmp_path, [*COMMON, *LAYOUTS[name]]).rows, expected, STEPS)
 
 
+ODD = ["model.vocab_size=259", *SMALL]
+"""No number of tensor ranks divides it."""
+ODD_LAYOUTS = {
+    "tp2": [*uniform(1, 2), MEGATRON, TENSOR_2, TIED, "optimizer.sharded=false"],
+    "tp4-sequence": [*uniform(1, 4), MEGATRON, "parallel.tensor=4", SEQUENCE, UNTIED],
+    "tp2-pp2-llama": [*mixed((1, 2), (1, 2)), HOLMES, TENSOR_2, *LLAMA, "parallel.layer_split=[1,2]"],
+    "two-beside-one": [*mixed((1, 4), (1, 4)), "parallel=manual", TIED, UNLIKE_DEGREES],
+    "two-beside-three": [
+        *mixed((1, 3), (1, 2)), "parallel=manual", UNTIED, "model.num_heads=6", "model.hidden_size=48",
+        "parallel.pipelines=[{microbatches: 3, stages: [{ranks: [0, 1, 2], layers: 3}]},"
+        "{microbatches: 1, stages: [{ranks: [3, 4], layers: 3}]}]"],
+}
+
+
+@pytest.mark.parametrize("name", ODD_LAYOUTS)
+def test_a_vocabulary_that_does_not_divide_trains_as_one_process(name: str, tmp_path: Path,
+                                                                 references: References) -> None:
+    layout = [*ODD, *ODD_LAYOUTS[name]]
+    expected = reference_of(layout, references, tmp_path, LONG_STEPS)
+    found = train_world(tmp_path, [*COMMON, *layout, f"train.steps={LONG_STEPS}"]).rows
+    assert_as_one_process(found, expected, LONG_STEPS)
+
+
 @pytest.mark.emulated
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in BY_COMMAND else pytest.mark.long)
                                   for name in LAYOUTS])

@@ -83,8 +83,8 @@ def test_tied_table_is_one_tensor_on_one_stage_and_a_copy_on_two():
     assert torch.equal(first.embedding.token.weight, last.embedding.token.weight)
     assert first.embedding.token.weight.data_ptr() != last.embedding.token.weight.data_ptr()
     tokens = torch.arange(32).reshape(2, 16)
-    token_loss(single(tokens), tokens).backward()
-    token_loss(last(first(tokens)), tokens).backward()
+    token_loss(single(tokens), tokens, 256).backward()
+    token_loss(last(first(tokens)), tokens, 256).backward()
     total = first.embedding.token.weight.grad + last.embedding.token.weight.grad
     torch.testing.assert_close(total, single.embedding.token.weight.grad)
     assert last.embedding.token.weight.grad.abs().sum() > 0
@@ -121,10 +121,10 @@ def test_build_refuses_layers_outside_the_model():
 def test_loss_is_nats_per_token():
     logits = torch.zeros(2, 3, 256)
     targets = torch.zeros(2, 3, dtype=torch.int64)
-    assert token_loss(logits, targets).item() == pytest.approx(math.log(256))
+    assert token_loss(logits, targets, 256).item() == pytest.approx(math.log(256))
     logits[0, 0, 0] = 5.0
     expected = (5 * math.log(256) + math.log(255 + math.exp(5)) - 5) / 6
-    assert token_loss(logits, targets).item() == pytest.approx(expected, rel=1e-6)
+    assert token_loss(logits, targets, 256).item() == pytest.approx(expected, rel=1e-6)
 
 
 def kept_bytes(stage, inputs, targets=None):
@@ -140,7 +140,7 @@ def kept_bytes(stage, inputs, targets=None):
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         output = stage(inputs)
         if targets is not None:
-            output = token_loss(output, targets)
+            output = token_loss(output, targets, 256)
     return sum(tensor.untyped_storage().nbytes()
                for address, tensor in storages.items() if address not in own)
 

@@ -73,11 +73,13 @@ class LocalModel:
         gives this rank's reduction a slice that the rank does not hold.
         """
         owned = {each.unit: each for each in map(Owned.parse, reduction.owns)}
-        return [
+        found = [
             self._piece(info, owned[info.unit])
             for info in self._infos.values()
             if info.name in self.parameters and info.unit in owned and _owns(owned[info.unit], info)
         ]
+        # Of a vocabulary of a few tokens some of many slices have none.
+        return [piece for piece in found if piece.dim is None or piece.length]
 
     def gradient_scale(self, name: str) -> float:
         """Return what to multiply this rank's gradient of a parameter by before it is summed over its owners.
@@ -98,7 +100,7 @@ class LocalModel:
         sizes, info = tuple(self.parameters[name].shape), self._infos[name]
         offsets = [0] * len(sizes)
         if info.split_dim is not None:
-            offsets[info.split_dim] = self._shares[name].index * sizes[info.split_dim]
+            offsets[info.split_dim] = self._shares[name].bounds(info.shape[info.split_dim])[0]
         return tuple(offsets), sizes
 
     def _options(self, pipeline: int, stage: int) -> StageOptions:
@@ -129,8 +131,9 @@ class LocalModel:
             return Piece(info.name)
         whole, local = info.shape[info.split_dim], self.parameters[info.name].shape[info.split_dim]
         share = self._shares[info.name]
-        begin, end = (whole * cut // owned.of - share.index * local for cut in (owned.begin, owned.end))
-        if not 0 <= begin < end <= local:
+        first, _ = share.bounds(whole)
+        begin, end = (cut - first for cut in owned.bounds(whole))
+        if not 0 <= begin <= end <= local:
             raise ValueError(f"the plan gives rank {self._rank} the slice {owned}, and its part of {info.name} is "
                              f"{share.index + 1} of {share.degree}")
         return Piece(info.name) if end - begin == local else Piece(info.name, info.split_dim, begin, end - begin)

@@ -11,32 +11,31 @@ from torch.nn import functional
 from holmes_hpc.model.share import WHOLE, TensorShare
 
 
-def token_loss(logits: Tensor, targets: Tensor, share: TensorShare = WHOLE) -> Tensor:
+def token_loss(logits: Tensor, targets: Tensor, vocab_size: int, share: TensorShare = WHOLE) -> Tensor:
     """Return the mean cross entropy per token of a micro-batch, in nats, a float32 scalar.
 
-    `logits` [b, s, V], `targets` [b, s] int64. With tensor parallelism `logits` are this rank's columns
-    [b, s, V / degree]; every rank returns the same loss, and no rank ever sees all logits.
+    `logits` [b, s, V], `targets` [b, s] int64, `vocab_size` V. With tensor parallelism `logits` are the columns of
+    this rank's part of the vocabulary; every rank returns the same loss, and no rank ever sees all logits.
     """
     if share.degree == 1:
         return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
-    losses = _SplitCrossEntropy.apply(logits.float().flatten(0, 1), targets.flatten(), share)  # type: ignore[no-untyped-call]
+    losses = _SplitCrossEntropy.apply(logits.float().flatten(0, 1), targets.flatten(), share, vocab_size)  # type: ignore[no-untyped-call]
     return cast(Tensor, losses).mean()
 
 
 class _SplitCrossEntropy(torch.autograd.Function):
-    """Cross entropy [n] of logits [n, V / degree] whose columns lie on several ranks (Shoeybi et al. 2019).
+    """Cross entropy [n] of logits [n, part of V] whose columns lie on several ranks (Shoeybi et al. 2019).
 
     Three numbers a token are exchanged: the largest logit, the sum of exponentials and the target's logit.
     """
 
     @staticmethod
-    def forward(context: Any, logits: Tensor, targets: Tensor, share: TensorShare) -> Tensor:
-        exchange, columns = share.required_exchange(), logits.shape[1]
+    def forward(context: Any, logits: Tensor, targets: Tensor, share: TensorShare, vocab_size: int) -> Tensor:
+        exchange, (begin, end) = share.required_exchange(), share.bounds(vocab_size)
         largest = exchange.maximum(logits.detach().amax(dim=1))
         shifted = logits - largest[:, None]
-        own = targets - share.index * columns
-        elsewhere = (own < 0) | (own >= columns)
-        own = own.masked_fill(elsewhere, 0)
+        elsewhere = (targets < begin) | (targets >= end)
+        own = (targets - begin).masked_fill(elsewhere, 0)
         at_target = shifted.gather(1, own[:, None])[:, 0].masked_fill(elsewhere, 0.0)
         exponentials = shifted.exp_()
         total, at_target = exchange.sum(torch.stack((exponentials.sum(dim=1), at_target)))
@@ -44,8 +43,8 @@ class _SplitCrossEntropy(torch.autograd.Function):
         return total.log() - at_target
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         probabilities, own, elsewhere = context.saved_tensors
         result = probabilities * gradients[0][:, None]
         result.scatter_add_(1, own[:, None], -(gradients[0].masked_fill(elsewhere, 0.0))[:, None])
-        return result, None, None
+        return result, None, None, None

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from holmes_hpc.values.owned import cut_of
+
 SEQUENCE_DIM = 1
 
 
@@ -54,10 +56,22 @@ class TensorShare:
             raise ValueError(f"a dim of {whole} cannot be split between {self.degree} ranks")
         return whole // self.degree
 
+    def bounds(self, whole: int) -> tuple[int, int]:
+        """Return begin and end of this rank's part of a dim of a parameter, which need not divide evenly.
+
+        Nothing is padded: parts differ by one where it does not divide.
+        """
+        return cut_of(whole, self.index, self.degree), cut_of(whole, self.index + 1, self.degree)
+
     def part(self, tensor: Tensor, dim: int | None) -> Tensor:
-        """Return this rank's part of a whole tensor along `dim`, as a view; all of it for None."""
+        """Return this rank's part of a whole parameter along `dim`, as a view; all of it for None."""
         if dim is None or self.degree == 1:
             return tensor
+        begin, end = self.bounds(tensor.shape[dim])
+        return tensor.narrow(dim, begin, end - begin)
+
+    def shard(self, tensor: Tensor, dim: int) -> Tensor:
+        """Return this rank's shard of what lies along the sequence, as a view. Raises ValueError as `size`."""
         size = self.size(tensor.shape[dim])
         return tensor.narrow(dim, self.index * size, size)
 
@@ -160,7 +174,7 @@ class _Cut(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, x: Tensor, share: TensorShare) -> Tensor:
         context.share = share
-        return share.part(x, SEQUENCE_DIM).contiguous()
+        return share.shard(x, SEQUENCE_DIM).contiguous()
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -177,4 +191,4 @@ class _Join(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return context.share.part(gradients[0], SEQUENCE_DIM).contiguous(), None
+        return context.share.shard(gradients[0], SEQUENCE_DIM).contiguous(), None

@@ -36,13 +36,15 @@ ALONE = StageOptions()
 class Embedding(nn.Module):
     """The token table and, where positions are learned and this is the first stage, theirs.
 
-    With tensor parallelism every rank holds the rows of its part of the vocabulary.
+    With tensor parallelism every rank holds the rows of its part of the vocabulary, which begins at `first_token`; parts
+    differ by a row where the vocabulary does not divide.
     """
 
     def __init__(self, architecture: Architecture, share: TensorShare, *, positions: bool) -> None:
         super().__init__()
         self.share = share
-        self.token = _table(share.size(architecture.vocab_size), architecture.hidden_size)
+        self.first_token, end = share.bounds(architecture.vocab_size)
+        self.token = _table(end - self.first_token, architecture.hidden_size)
         self.position = _table(architecture.sequence_length, architecture.hidden_size) if positions else None
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -51,14 +53,14 @@ class Embedding(nn.Module):
         if self.position is not None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
             if self.share.shards > 1:
-                positions = self.share.part(positions, 0)
+                positions = self.share.shard(positions, 0)
             hidden = hidden + self.position(positions)
         return hidden
 
     def _look_up(self, tokens: Tensor) -> Tensor:
         if self.share.degree == 1:
             return cast(Tensor, self.token(tokens))
-        own = tokens - self.share.index * self.token.num_embeddings
+        own = tokens - self.first_token
         elsewhere = (own < 0) | (own >= self.token.num_embeddings)
         hidden = self.token(own.masked_fill(elsewhere, 0)).masked_fill(elsewhere[..., None], 0.0)
         return self.share.leave(hidden)
@@ -76,8 +78,9 @@ class Head(nn.Module):
         super().__init__()
         self.share = share
         self.norm = build_norm(architecture)
+        begin, end = share.bounds(architecture.vocab_size)
         self.output = (None if architecture.tied_embeddings else
-                       nn.Linear(architecture.hidden_size, share.size(architecture.vocab_size), bias=False))
+                       nn.Linear(architecture.hidden_size, end - begin, bias=False))
 
     def forward(self, hidden: Tensor, tied_weight: Tensor | None) -> Tensor:
         """Return the logits [b, s, V] in float32, of this rank's part of the vocabulary."""

@@ -15,6 +15,14 @@ from dataclasses import dataclass
 _SLICE = re.compile(r"(\d+)-(\d+)/(\d+)")
 
 
+def cut_of(whole: int, number: int, parts: int) -> int:
+    """Return where cut `number` of 0 to `parts` lies in a dim of `whole` entries; parts differ by one at most.
+
+    Cuts into other numbers of parts agree with it: cut 1 of 2 is cut 2 of 4.
+    """
+    return whole * number // parts
+
+
 @dataclass(frozen=True)
 class Owned:
     """One entry of `Reduction.owns`; `begin`, `end` and `of` are meaningful for a slice (`of` > 0) only."""
@@ -29,6 +37,10 @@ class Owned:
         if self.replicated:
             return f"{self.unit}#replicated"
         return f"{self.unit}#{self.begin}-{self.end}/{self.of}" if self.of else self.unit
+
+    def bounds(self, whole: int) -> tuple[int, int]:
+        """Return where a slice begins and ends in a split dim of `whole` entries, which need not divide evenly."""
+        return cut_of(whole, self.begin, self.of), cut_of(whole, self.end, self.of)
 
     @classmethod
     def parse(cls, text: str) -> Owned:

@@ -14,7 +14,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from holmes_hpc.architecture import Architecture
+from holmes_hpc.architecture import Architecture, ParameterInfo
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.values import Pipeline
 from holmes_hpc.values.owned import Owned
@@ -80,9 +80,15 @@ def _count(architecture: Architecture, part: Owned) -> int:
     if part.replicated:
         return sum(info.count for info in parameters if info.split_dim is None)
     if part.of:
-        split = sum(info.count for info in parameters if info.split_dim is not None)
-        return split * (part.end - part.begin) // part.of
+        return sum(_slice_count(info, part) for info in parameters if info.split_dim is not None)
     return sum(info.count for info in parameters)
+
+
+def _slice_count(info: ParameterInfo, part: Owned) -> int:
+    """Return the elements of a slice of a parameter that is split; slices of a vocabulary differ by a row."""
+    whole = info.shape[info.split_dim or 0]
+    begin, end = part.bounds(whole)
+    return info.count // whole * (end - begin)
 
 
 def _tensor_groups(architecture: Architecture, pipelines: Sequence[Pipeline]) -> dict[str, list[tuple[int, ...]]]:

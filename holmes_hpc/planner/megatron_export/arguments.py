@@ -64,7 +64,7 @@ def _synchronization(plan: Plan) -> list[tuple[str, ...]]:
 
 
 def model_arguments(model: Architecture, tied_embeddings: bool) -> list[tuple[str, ...]]:
-    """Return the architecture. The vocabulary is the tokenizer's; it is not padded, since the plan counts it whole."""
+    """Return the architecture. The vocabulary is the tokenizer's, padded to a multiple of the tensor degree alone."""
     found: list[tuple[str, ...]] = [
         ("--num-layers", str(model.num_layers)),
         ("--hidden-size", str(model.hidden_size)),

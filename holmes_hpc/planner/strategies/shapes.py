@@ -58,7 +58,10 @@ def tensor_degrees(task: Task) -> tuple[int, ...]:
 
 
 def indivisible(task: Task, tensor: int) -> str:
-    """Return what of the model cannot be divided between `tensor` ranks, in words; nothing when all of it can."""
+    """Return what of the model cannot be divided between `tensor` ranks, in words; nothing when all of it can.
+
+    Tables are cut at any row, so a vocabulary need not divide.
+    """
     architecture = task.architecture
     parts = [
         (architecture.num_heads, f"the {architecture.num_heads} heads (model.num_heads)"),
@@ -66,13 +69,14 @@ def indivisible(task: Task, tensor: int) -> str:
                                     "held twice)"),
         (architecture.ffn_hidden_size, f"the feed-forward width {architecture.ffn_hidden_size} "
                                        "(model.ffn_hidden_size)"),
-        (architecture.vocab_size, f"the {architecture.vocab_size} tokens of the vocabulary (model.vocab_size, which "
-                                  f"may be padded to {-(-architecture.vocab_size // tensor) * tensor})"),
     ]
     if task.settings.sequence_parallel:
         parts.append((architecture.sequence_length, f"the {architecture.sequence_length} tokens of a sample "
                                                     "(model.sequence_length), which sequence parallelism splits"))
     wrong = [words for number, words in parts if number % tensor]
+    if architecture.vocab_size < tensor:
+        wrong.append(f"the {architecture.vocab_size} tokens of the vocabulary (model.vocab_size; any number that is not "
+                     "smaller than the ranks' does)")
     return f"{tensor} ranks cannot divide {' and '.join(wrong)}" if wrong else ""
 
 
