@@ -18,6 +18,8 @@ from holmes_hpc.words import counted
 
 _PIECE_BYTES = 1 << 20
 _MOST_NAMES = 5
+_BLANKS = (b" ", b"\t", b"\r", b"\v", b"\f")
+_LONGEST_CHARACTER_BYTES = 4
 
 
 def text_files(settings: SourceSettings) -> list[Path]:
@@ -53,7 +55,7 @@ def tokenise(settings: SourceSettings, files: Sequence[Path], tokenizer: Tokeniz
     """Write the tokens of files, each a document. Raises DataError for one that cannot be read or is not UTF-8."""
     for file in files:
         begin = 0
-        for piece in _pieces(settings, file):
+        for piece in _pieces(settings, file, tokenizer):
             try:
                 writer.write(tokenizer.encode(piece))
             except UnicodeDecodeError as error:
@@ -79,19 +81,34 @@ def spelled_in_words(tokenizer: Tokenizer, became: str, key: str) -> str:
     return f"the text spells special tokens ({counts}), which {what}; {key}={other} takes it the other way"
 
 
-def _pieces(settings: SourceSettings, file: Path) -> Iterator[bytes]:
-    """Yield a file in pieces of about a MiB that end at line ends, which bounds the memory a tokenizer takes."""
-    lines: list[bytes] = []
-    size = 0
+def _pieces(settings: SourceSettings, file: Path, tokenizer: Tokenizer) -> Iterator[bytes]:
+    """Yield a file in pieces of about a MiB, which bounds the memory a tokenizer takes.
+
+    They end at line ends, but in a line that goes on for another MiB before the last word, which takes its blank along
+    as tokenizers expect; a word of that length is cut.
+    """
+    rest = b""
     with readable(settings, file), file.open("rb") as stream:
-        for line in stream:
-            lines.append(line)
-            size += len(line)
-            if size >= _PIECE_BYTES:
-                yield b"".join(lines)
-                lines, size = [], 0
-    if lines:
-        yield b"".join(lines)
+        while piece := rest + stream.read(max(0, _PIECE_BYTES - len(rest))):
+            rest = b""
+            if len(piece) >= _PIECE_BYTES and not piece.endswith(b"\n"):
+                line = stream.readline(_PIECE_BYTES)
+                piece += line
+                if len(line) == _PIECE_BYTES and not line.endswith(b"\n"):
+                    cut = tokenizer.outside_special(piece, _cut(piece, len(piece) - tokenizer.longest_special_bytes))
+                    piece, rest = piece[:cut], piece[cut:]
+            yield piece
+
+
+def _cut(text: bytes, end: int) -> int:
+    """Return where to cut a text at `end` or before: before the last blank of its second half, else a character."""
+    blank = max(text.rfind(each, len(text) // 2, end) for each in _BLANKS)
+    if blank > 0:
+        return blank
+    last = end - 1
+    while last > end - _LONGEST_CHARACTER_BYTES and text[last] & 0xC0 == 0x80:
+        last -= 1
+    return last
 
 
 def _raise(error: OSError) -> None:

@@ -23,6 +23,7 @@ class Tokenizer(ABC):
     identity: bytes
     vocab_size: int
     end_of_document: int | None
+    longest_special_bytes: int = 0
 
     def __init__(self) -> None:
         """Begin to count."""
@@ -32,6 +33,10 @@ class Tokenizer(ABC):
     @abstractmethod
     def encode(self, text: bytes) -> NDArray[Any]:
         """Return the tokens of a text. Raises UnicodeDecodeError where characters are read and it is not UTF-8."""
+
+    def outside_special(self, text: bytes, cut: int) -> int:
+        """Return `cut`, or where the special token begins that the text spells across that place."""
+        return cut
 
 
 class ByteTokenizer(Tokenizer):
@@ -68,7 +73,10 @@ class FileTokenizer(Tokenizer):
         self._numbers = {token.content: number for number, token in tokenizer.get_added_tokens_decoder().items()
                          if token.special and len(token.content) > 1}
         longest_first = sorted(self._numbers, key=len, reverse=True)
-        self._spelled = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        self.longest_special_bytes = max((len(name.encode()) for name in self._numbers), default=0)
+        pattern = "|".join(map(re.escape, longest_first))
+        self._spelled = re.compile(pattern) if pattern else None
+        self._spelled_bytes = re.compile(pattern.encode()) if pattern else None
         self.identity = hashlib.sha256(content).digest()[:16]
 
     def encode(self, text: bytes) -> NDArray[Any]:
@@ -83,6 +91,12 @@ class FileTokenizer(Tokenizer):
                 cuts = [0, *(match.start() + 1 for match in found), len(words)]
                 ids = [number for begin, end in pairwise(cuts) for number in self._ids(words[begin:end])]
         return numpy.asarray(ids, dtype=numpy.uint32)
+
+    def outside_special(self, text: bytes, cut: int) -> int:
+        """Return `cut`, or where the special token begins that the text spells across that place."""
+        reach = self.longest_special_bytes
+        near = self._spelled_bytes.finditer(text, max(0, cut - reach), cut + reach) if self._spelled_bytes else ()
+        return next((match.start() for match in near if match.start() < cut < match.end()), cut)
 
     def _ids(self, words: str) -> list[int]:
         return self._tokenizer.encode(words, add_special_tokens=False).ids

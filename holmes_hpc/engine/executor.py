@@ -101,7 +101,8 @@ class Executor:
         self._gatherer.poll()
         if stage == len(stages) - 1:
             batch = self._batches[pipeline, microbatch]
-            loss = token_loss(output, batch.targets, module.architecture.vocab_size, module.options.share) * batch.weight
+            vocab_size = module.architecture.vocab_size
+            loss = token_loss(output, batch.targets, vocab_size, module.options.share) * batch.weight
             if self._rank == stages[stage].ranks[0]:
                 self._loss += loss.detach()
             self._own.note_output(loss)

@@ -36,8 +36,8 @@ ALONE = StageOptions()
 class Embedding(nn.Module):
     """The token table and, where positions are learned and this is the first stage, theirs.
 
-    With tensor parallelism every rank holds the rows of its part of the vocabulary, which begins at `first_token`; parts
-    differ by a row where the vocabulary does not divide.
+    With tensor parallelism every rank holds the rows of its part of the vocabulary, from `first_token` on; parts differ
+    by a row where the vocabulary does not divide.
     """
 
     def __init__(self, architecture: Architecture, share: TensorShare, *, positions: bool) -> None:

@@ -75,8 +75,7 @@ def indivisible(task: Task, tensor: int) -> str:
                                                     "(model.sequence_length), which sequence parallelism splits"))
     wrong = [words for number, words in parts if number % tensor]
     if architecture.vocab_size < tensor:
-        wrong.append(f"the {architecture.vocab_size} tokens of the vocabulary (model.vocab_size; any number that is not "
-                     "smaller than the ranks' does)")
+        wrong.append(f"the {architecture.vocab_size} tokens of the vocabulary (model.vocab_size; each rank needs one)")
     return f"{tensor} ranks cannot divide {' and '.join(wrong)}" if wrong else ""
 
 
