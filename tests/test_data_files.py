@@ -1,6 +1,7 @@
 """Token files with a header, Megatron's pairs, and what is said of malformed ones."""
 
 import errno
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -221,3 +222,32 @@ def test_a_pair_of_megatron_is_not_taken_for_a_flat_file(tmp_path):
     for path in (f"{prefix}.bin", f"{prefix}.idx"):
         with pytest.raises(DataError, match="data.name=megatron"):
             open_data(name="tokens", path=path)
+
+
+@pytest.mark.parametrize("kind", ["flat", "npy", "header", "megatron", "megatron in another order"])
+def test_a_file_that_becomes_shorter_under_a_run_is_named_and_a_replaced_one_is_not(tmp_path, kind):
+    array = (numpy.arange(20000) % 250).astype("<u2")
+    overrides, path = {"name": "tokens"}, tmp_path / "data.bin"
+    if kind == "flat":
+        array.tofile(path)
+    elif kind == "npy":
+        numpy.save(path := tmp_path / "data.npy", array)
+    elif kind == "header":
+        write(path := tmp_path / "data.tokens", [array.tolist()])
+    else:
+        overrides = {"name": "megatron"}
+        write_megatron(tmp_path / "data", [array[:9000].tolist(), array[9000:].tolist()],
+                       **({"order": [1, 0]} if "order" in kind else {}))
+    dataset = open_data(**overrides, path=str(path))
+    batch = dataset.train_batch(1, 1, 0, 4, 4)
+    content = path.read_bytes()
+    other = tmp_path / "other"
+    other.write_bytes(content[:100])
+    kept = tmp_path / "kept"
+    path.rename(kept)
+    other.rename(path)
+    assert (dataset.train_batch(1, 1, 0, 4, 4)[0] == batch[0]).all(), "the old file is mapped still"
+    os.truncate(kept, len(content) // 2)
+    for read in (lambda: dataset.train_batch(1, 2, 0, 4, 4), lambda: dataset.validation_batch(0, 4)):
+        with pytest.raises(DataError, match="has become shorter under the run"):
+            read()

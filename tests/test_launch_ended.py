@@ -141,7 +141,7 @@ class _World:
     """A world whose ranks save, and end by themselves with status 1, or are killed."""
 
     def __init__(self, folder: RunFolder, *, interrupted: bool) -> None:
-        self._folder, self._interrupted = folder, interrupted
+        self._folder, self._interrupted, self.ended_by = folder, interrupted, ""
 
     def poll(self) -> int:
         if self._interrupted:

@@ -12,6 +12,7 @@ import pytest
 from holmes_hpc.engine.saving.saver import Saver
 from holmes_hpc.errors import CheckpointError, DataError, HolmesError
 from holmes_hpc.launch.follow.failure import FailureReport
+from holmes_hpc.launch.rank.spare import Spare
 from holmes_hpc.launch.rank.watching import report_error
 from holmes_hpc.runs import RunFolder, Start
 from tests.run_folders import make_plan
@@ -28,7 +29,7 @@ def checkpoint_failure(tmp_path: Path) -> CheckpointError:
 
 def write_reports(folder: RunFolder, error: HolmesError) -> None:
     for rank in (0, 1):
-        report_error(SimpleNamespace(folder=folder, rank=rank), error)
+        report_error(SimpleNamespace(folder=folder, rank=rank, tell=lambda report: None, spare=Spare()), error)
 
 
 def here(folder: RunFolder) -> str:

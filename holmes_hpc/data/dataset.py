@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from holmes_hpc.architecture import Architecture
+from holmes_hpc.data.mapped import refuse_shrunk
 from holmes_hpc.data.order import Dealer, drawn_sources, epoch_windows, offset_words
 from holmes_hpc.data.settings import sources_of
 from holmes_hpc.data.sources import Source, check_tokenizers, open_source
@@ -119,6 +120,8 @@ class Dataset:
         return [(place[0], offsets[place]) for place in dealt]
 
     def _batch(self, parts: Sequence[TokenArray], places: Sequence[_Place]) -> tuple[Tensor, Tensor]:
+        for part, drawn in zip(parts, self.sources, strict=True):
+            refuse_shrunk(part, drawn.label)
         samples = numpy.empty((len(places), self.sequence_length + 1), dtype=numpy.int64)
         for row, (source, offset) in enumerate(places):
             samples[row] = parts[source][offset : offset + self.sequence_length + 1]

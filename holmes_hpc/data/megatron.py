@@ -45,7 +45,7 @@ class Gathered:
     def __init__(self, stored: NDArray[Any], first_bytes: NDArray[numpy.int64], starts: NDArray[numpy.int64],
                  begin: int, end: int) -> None:
         """Take the file's bytes, each sequence's first byte, its first token's place (and the end), and the part."""
-        self._stored, self._first_bytes, self._starts = stored, first_bytes, starts
+        self.stored, self._first_bytes, self._starts = stored, first_bytes, starts
         self._begin, self._end = begin, end
 
     def __len__(self) -> int:
@@ -55,17 +55,17 @@ class Gathered:
     def __getitem__(self, part: slice, /) -> Gathered:
         """Return a part of the tokens; steps are not taken."""
         begin, end, _ = part.indices(len(self))
-        return Gathered(self._stored, self._first_bytes, self._starts, self._begin + begin,
+        return Gathered(self.stored, self._first_bytes, self._starts, self._begin + begin,
                         self._begin + max(begin, end))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Read the tokens, in the file's type unless `dtype` says otherwise."""
-        tokens = numpy.empty(len(self), dtype=self._stored.dtype)
+        tokens = numpy.empty(len(self), dtype=self.stored.dtype)
         at, sequence = self._begin, int(numpy.searchsorted(self._starts, self._begin, side="right")) - 1
         while at < self._end:
             stop = min(self._end, int(self._starts[sequence + 1]))
             first = int(self._first_bytes[sequence]) // tokens.itemsize + at - int(self._starts[sequence])
-            tokens[at - self._begin : stop - self._begin] = self._stored[first : first + stop - at]
+            tokens[at - self._begin : stop - self._begin] = self.stored[first : first + stop - at]
             at, sequence = stop, sequence + 1
         return tokens if dtype is None else tokens.astype(dtype)
 

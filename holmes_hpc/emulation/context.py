@@ -61,6 +61,10 @@ class WorldContext:
                 status = 1
                 try:
                     status = _be_rank(init, network, f"rank{rank} {node_name}", function, log_path)
+                except OSError as error:  # before it had a log
+                    why = f"{error.strerror or error} ({error.filename or log_path})"
+                    self.send({"event": "failed",
+                               "message": f"rank {rank} on node {node_name} could not be started: {why}"})
                 finally:
                     os._exit(status)
             self.ranks[pid] = (rank, node_name)

@@ -30,6 +30,7 @@ Body = Callable[[WorldContext], int]
 
 _KILL_SECONDS = 10.0
 _POLL_SECONDS = 0.01
+_SHELL_SIGNAL = 128
 
 
 def start_world(network: EmulatedNetwork | None, body: Body) -> World:
@@ -77,6 +78,8 @@ class World:
         self._event_reader = event_reader
         self._unread = b""
         self._status: int | None = None
+        self.ended_by = ""
+        """what ended the tree from outside, once it has ended; "" where nothing did"""
         self.events_ended = False
         """True when every process that could send has gone and all events were read"""
 
@@ -106,8 +109,18 @@ class World:
         if self._status is None:
             pid, status = os.waitpid(self.mid_pid, os.WNOHANG)
             if pid != 0:
-                self._status = shell_status(os.waitstatus_to_exitcode(status))
+                code = os.waitstatus_to_exitcode(status)
+                self._status = shell_status(code)
+                self.ended_by = self._name_signal(code)
         return self._status
+
+    def _name_signal(self, code: int) -> str:
+        """Return which of the processes above the ranks was ended by which signal, "" where none was."""
+        if code < 0:
+            return f"the parent of the ranks' parent (holmes-mid, pid {self.mid_pid}) was ended by {_signal(-code)}"
+        if code > _SHELL_SIGNAL and self.init_pid is not None:
+            return f"the ranks' parent (holmes-init, pid {self.init_pid}) was ended by {_signal(code - _SHELL_SIGNAL)}"
+        return ""
 
     def wait(self, timeout_seconds: float) -> int | None:
         """Wait for the tree's end; return as `poll` does."""
@@ -140,7 +153,14 @@ class World:
 
 def shell_status(exit_code: int) -> int:
     """Turn minus a signal's number into 128 plus it, as shells do."""
-    return exit_code if exit_code >= 0 else 128 - exit_code
+    return exit_code if exit_code >= 0 else _SHELL_SIGNAL - exit_code
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def children(parent: int) -> list[int]:

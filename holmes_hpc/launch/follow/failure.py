@@ -9,7 +9,10 @@ from holmes_hpc.runs import RunFolder
 from holmes_hpc.runs.files import is_full
 from holmes_hpc.runs.starts import read_error
 
-LOG_LINES = 5
+_HINTS = {
+    "SIGKILL": " (if nobody killed it, the kernel may have: out of memory)",
+    "SIGBUS": " (a file that it had mapped became shorter, such as its data, or shared memory is full)",
+}
 
 
 class FailureReport:
@@ -20,15 +23,23 @@ class FailureReport:
         self._ended: list[dict[str, Any]] = []
         self._messages: list[str] = []
         self._cause: str | None = None
+        self._tree = ""
+        self._told: dict[int, dict[str, Any]] = {}
+
+    def tree_ended(self, words: str) -> None:
+        """Take what ended the processes above the ranks, "" where nothing did."""
+        self._tree = words
 
     def ended_for(self, cause: str) -> None:
         """Take it that the run was ended from outside because of `cause`."""
         self._cause = cause
 
     def add(self, event: dict[str, Any]) -> None:
-        """Take an event `ended` of a rank, or `failed` of the launcher."""
+        """Take an event `ended` or `error` of a rank, or `failed` of the launcher."""
         if event["event"] == "failed":
             self._messages.append(str(event["message"]))
+        elif event["event"] == "error":
+            self._told[event["rank"]] = event["report"]
         else:
             self._ended.append(event)
 
@@ -36,10 +47,12 @@ class FailureReport:
         """Return what failed first, on which rank and node, and where to read more."""
         if self._cause is not None:
             return self._cause
+        if not self._folder.path.exists():
+            return f"the run folder {self._folder.path} was removed while the run went on"
         if self._messages:
             return self._messages[0]
         if not self._ended:
-            return f"the processes of the run ended without a word; see {self._folder.path / 'logs'}"
+            return self._without_a_word()
         causes = sorted(self._ended, key=self._rank_of_cause)
         return self._describe(causes[0])
 
@@ -53,14 +66,21 @@ class FailureReport:
         return 2 if report["type"] == "HangError" else 1
 
     def _error(self, rank: int) -> dict[str, Any] | None:
-        return read_error(self._folder, rank)
+        return read_error(self._folder, rank) or self._told.get(rank)
+
+    def _without_a_word(self) -> str:
+        logs = f"see {self._folder.path / 'logs'}"
+        if self._tree:
+            memory = " (if nobody killed it, the kernel may have: out of memory)" if "SIGKILL" in self._tree else ""
+            return f"{self._tree}{memory}, and all ranks ended with it; {logs}"
+        return f"the processes of the run ended without a word; {logs}"
 
     def _describe(self, event: dict[str, Any]) -> str:
         who = f"rank {event['rank']} on node {event['node']} (slot {event['slot']})"
         log = f"log: {self._folder.log_path(event['rank'])}"
         if event["status"] < 0:
             name = signal.Signals(-event["status"]).name
-            hint = " (if nobody killed it, the kernel may have: out of memory)" if name == "SIGKILL" else ""
+            hint = _HINTS.get(name, "")
             return f"{who} was ended by {name}{hint}; {log}"
         report = self._error(event["rank"])
         if report is None and is_full(self._folder.path):

@@ -48,6 +48,7 @@ class Following:
             for event in self._world.events(timeout_seconds=POLL_SECONDS):
                 self._handle(event)
             if status is not None:
+                self._failure.tree_ended(self._world.ended_by)
                 self._lookout.stop(_LAST_LOOK_SECONDS)
                 self._look_for_rows()
                 self._show()
@@ -104,7 +105,7 @@ class Following:
             write_job(self._folder, ranks=[(r["rank"], r["node"], self._pids[r["rank"]]) for r in event["ranks"]])
         elif event["event"] == "said":
             LOG.info("%s", event["text"])
-        elif event["event"] in ("ended", "failed"):
+        elif event["event"] in ("ended", "failed", "error"):
             self._failure.add(event)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from holmes_hpc.emulation.cores import bind_to_cores
 from holmes_hpc.emulation.world import WorldContext
@@ -35,7 +37,8 @@ def supervise(context: WorldContext, ranks: Sequence[RankSettings]) -> int:
     for number, settings in enumerate(ranks):
         def function(settings: RankSettings = settings, number: int = number) -> int:
             bind_to_cores(number, len(ranks))
-            return run_rank(settings, lambda *progress: _report_progress(context, settings.rank, *progress),
+            telling = replace(settings, tell=lambda report: _tell(context, settings.rank, report))
+            return run_rank(telling, lambda *progress: _report_progress(context, settings.rank, *progress),
                             lambda text: _say(context, text))
 
         pid = context.fork_rank(settings.rank, settings.node, function, settings.log_path)
@@ -49,6 +52,11 @@ def supervise(context: WorldContext, ranks: Sequence[RankSettings]) -> int:
 def _report_progress(context: WorldContext, rank: int, done: int, total: int, description: str) -> None:
     if rank == 0:
         context.send({"event": "progress", "done": done, "total": total, "description": description})
+
+
+def _tell(context: WorldContext, rank: int, report: Mapping[str, Any]) -> None:
+    """Send what a rank ends with: it may be unable to write it down."""
+    context.send({"event": "error", "rank": rank, "report": dict(report)})
 
 
 def _say(context: WorldContext, text: str) -> None:

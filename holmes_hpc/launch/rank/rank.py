@@ -45,6 +45,7 @@ def run_rank(settings: RankSettings, progress: Progress, say: Say) -> int:
     The status is 3 where the ranks were told to stop and have saved their state.
     `say` tells the user a line.
     """
+    settings.spare.keep()
     try:
         completed = _train(settings, progress, say)
     except Exception as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.launch.rank.spare import Spare
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.values import Plan
 
@@ -43,6 +44,8 @@ class RankSettings:
     job_id: str | None = None
     restarts: int = 0
     backend: str | None = None
+    tell: Callable[[Mapping[str, Any]], None] = lambda report: None
+    spare: Spare = field(default_factory=Spare, repr=False)
 
     @property
     def log_path(self) -> Path:

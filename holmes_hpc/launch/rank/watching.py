@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.engine.watchdog.hang import Hang
@@ -44,12 +46,23 @@ def watched(communicator: Communicator, settings: RankSettings) -> Iterator[None
 
 
 def report_error(settings: RankSettings, error: Exception) -> None:
-    """Leave in the run folder what went wrong on this rank."""
+    """Leave in the run folder what went wrong on this rank, and tell its parent where it has one that listens."""
     report = {
         "type": type(error).__name__,
-        "message": redact(str(error)),
+        "message": redact(_with_remedy(str(error))),
         "ours": isinstance(error, HolmesError),
         "names_rank": getattr(error, "names_rank", False),
         "traceback": redact("".join(traceback.format_exception(error))),
     }
-    settings.folder.rank_error_path(settings.rank).write_text(json.dumps(report, indent=2))
+    settings.tell(report)
+    settings.spare.release()
+    with suppress(OSError):  # no descriptor, no space, no folder any more: the parent knows all the same
+        settings.folder.rank_error_path(settings.rank).write_text(json.dumps(report, indent=2))
+
+
+def _with_remedy(message: str) -> str:
+    if os.strerror(errno.EMFILE) not in message:
+        return message
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (f"{message}; a process may open {soft} files here: raise that by `ulimit -n 4096` before the start, on "
+            "Slurm in launch.setup")

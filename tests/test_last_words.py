@@ -1,0 +1,93 @@
+"""What a run says at its end where those that would say it were killed, or cannot write any more."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from holmes_hpc.launch.follow.failure import FailureReport
+from holmes_hpc.launch.rank.spare import Spare
+from holmes_hpc.runs import RunFolder
+from tests.runs_for_tests import run as start
+from tests.test_faults import SMALL, Running
+from tests.test_silence import ALONE, ended, parent_of
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize(("above", "name"), [(1, "the ranks' parent (holmes-init"),
+                                             (2, "the parent of the ranks' parent (holmes-mid")])
+def test_a_killed_parent_is_named(tmp_path: Path, above: int, name: str) -> None:
+    run = Running(tmp_path, ALONE)
+    pid = run.pids[0]
+    for _ in range(above):
+        pid = parent_of(pid)
+    os.kill(pid, signal.SIGKILL)
+    assert ended(run).startswith(f"{name}, pid {pid}) was ended by SIGKILL (if nobody killed it, the kernel may have")
+
+
+@pytest.mark.emulated
+def test_a_run_folder_removed_under_its_run_is_said(tmp_path: Path) -> None:
+    run = Running(tmp_path, ALONE)
+    run.folder.rename(tmp_path / "gone")
+    shutil.rmtree(tmp_path / "gone", ignore_errors=True)  # its ranks may be writing
+    status, stderr = run.finish()
+    assert status == 1 and f"the run folder {run.folder} was removed while the run went on" in stderr
+    assert "Traceback" not in stderr
+
+
+EXHAUSTING = """
+import os
+from pathlib import Path
+import numpy
+from holmes_hpc import extend
+
+class Greedy(numpy.ndarray):
+    samples = 0
+
+    def __getitem__(self, part):
+        sample = None not in (part.start, part.stop) and part.stop - part.start == 33
+        if sample and Path("/proc/self/comm").read_text().startswith("rank1 "):
+            Greedy.samples += 1
+            while Greedy.samples > 8:
+                os.open(os.devnull, os.O_RDONLY)
+        return super().__getitem__(part)
+
+extend.add_source("greedy", lambda settings: (numpy.arange(20000) % 251).view(Greedy))
+"""
+
+
+@pytest.mark.emulated
+def test_a_rank_without_descriptors_says_so_by_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "greedy.py").write_text(EXHAUSTING)
+    done = start(tmp_path, "train", [*SMALL, "plugins=[greedy.py]", "data.name=greedy", "parallel.pipeline=2",
+                                     "train.validation_samples=1"])
+    error = done.result["error"]
+    assert done.status == 1 and error.startswith("rank 1 on node ib-1 (slot ib/1) failed: OSError: "), error
+    assert "Too many open files" in error and "ulimit -n" in error and "Traceback" not in done.stderr
+
+
+def test_an_error_that_reached_the_parent_alone_is_told(tmp_path: Path) -> None:
+    failure = FailureReport(RunFolder.create(tmp_path, "mixed"))
+    failure.add({"event": "error", "rank": 1, "report": {"type": "DataError", "message": "no tokens", "ours": True}})
+    for rank in (0, 1):
+        failure.add({"event": "ended", "rank": rank, "node": f"ib-{rank}", "slot": f"ib/{rank}", "status": 1})
+    assert failure.message() == "no tokens [rank 1 on node ib-1 (slot ib/1)]"
+
+
+def test_descriptors_are_kept_and_given_back() -> None:
+    spare, before = Spare(), len(os.listdir("/proc/self/fd"))
+    spare.keep()
+    spare.keep()
+    assert len(os.listdir("/proc/self/fd")) == before + 4
+    spare.release()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_rank_ended_by_sigbus_is_told_why(tmp_path: Path) -> None:
+    failure = FailureReport(RunFolder.create(tmp_path, "mixed"))
+    failure.add({"event": "ended", "rank": 1, "node": "ib-1", "slot": "ib/1", "status": -signal.SIGBUS})
+    assert "was ended by SIGBUS (a file that it had mapped became shorter, such as its data" in failure.message()
