@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import analysis
 from analysis.throughput import main
 from holmes_hpc.metrics import Stragglers
 from holmes_hpc.metrics.stragglers import WINDOW_STEPS
+from holmes_hpc.values import Plan
 from tests.run_folders import make_plan, make_run, metric
 
 STEP_SECONDS = 0.2
@@ -18,10 +20,14 @@ EVEN = [0.1, 0.1, 0.1, 0.1, 0.02, 0.02, 0.02, 0.02]
 """Ranks 0 to 3 hold the first stage and 4 to 7 the second, which does much less."""
 
 
-def fed(*steps: list[float], scale: float = 1.0) -> tuple[list[list[int] | None], list[str]]:
+UNLIKE = replace(make_plan(), ranks=tuple(replace(place, gpu=f"gpu-{place.rank}") for place in make_plan().ranks))
+"""No rank has a peer: each has a GPU of its own kind."""
+
+
+def fed(*steps: list[float], scale: float = 1.0, plan: Plan | None = None) -> tuple[list[list[int] | None], list[str]]:
     """Feed own seconds by step; `scale` makes the steps and all that is in them so much longer."""
     said: list[str] = []
-    stragglers = Stragglers(make_plan(), said.append)
+    stragglers = Stragglers(plan or make_plan(), said.append)
     return [stragglers.add(step, [scale * seconds for seconds in own], scale * STEP_SECONDS)
             for step, own in enumerate(steps, start=1)], said
 
@@ -37,6 +43,28 @@ def test_a_rank_slower_than_its_peers_is_named_once_and_so_is_its_recovery() -> 
     assert "step 10: rank 2 on node ib-1 is a straggler" in said[0]
     assert "250 ms a step, 2.5 times as long as its peers (ranks 0, 1, 3: 100 ms" in said[0]
     assert said[1].endswith("rank 2 on node ib-1 is no straggler any more")
+
+
+def test_a_rank_without_peers_is_judged_by_what_it_took_before() -> None:
+    found, said = fed(*[EVEN] * 30, *[slow(2, 0.25)] * 20, *[EVEN] * 20, plan=UNLIKE)
+    assert not any(found[9:30]) and found[45] == [2] and found[-1] == []
+    assert len(said) == 2 and "rank 2 on node ib-1 is a straggler" in said[0]
+    assert "250 ms a step, 2.5 times as long as earlier in this run (100 ms; it has no peers)" in said[0]
+    assert not any(fed(*[EVEN] * 30, *[slow(2, 0.18)] * 20, plan=UNLIKE)[0]), "1.8 times"
+
+
+def test_ranks_without_peers_that_slow_down_together_are_none() -> None:
+    """A longer validation, a governor, another job: whatever it is, nobody waits for one of them."""
+    found, said = fed(*[EVEN] * 30, *[[3 * own for own in EVEN]] * 30, plan=UNLIKE)
+    assert not any(found) and not said
+    found, said = fed(*[EVEN] * 30, *[[3 * own for own in slow(2, 0.25)]] * 30, plan=UNLIKE)
+    assert found[-1] == [2] and len(said) == 1
+
+
+def test_a_slow_beginning_is_no_measure() -> None:
+    first = [[5 * own for own in EVEN]] * 12
+    found, said = fed(*first, *[EVEN] * 30, *[slow(2, 0.25)] * 20, plan=UNLIKE)
+    assert not any(found[9:42]) and found[-1] == [2] and len(said) == 1
 
 
 def test_a_stage_with_more_work_and_a_single_pause_are_no_stragglers() -> None:

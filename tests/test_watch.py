@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from holmes_hpc.cluster.link_state import link_states
 from holmes_hpc.comm.activity import OUTSIDE, Activity, Doing, Wait
 from holmes_hpc.comm.groups import Communicator, connect
 from holmes_hpc.comm.networks import NodeNetworks
@@ -63,6 +64,20 @@ def test_where_all_wait_the_network_is_named() -> None:
     hang = explained({rank: beat("R0", 0) for rank in range(4)}, {})
     assert hang.culprits == ()
     assert "all ranks wait" in hang.message and "its network is at fault" in hang.message
+
+
+def test_a_link_that_is_down_is_named_with_both_ends() -> None:
+    beats = {rank: beat("R0", 1, links={"eth0": f"up, 10.0.0.{rank + 1}"}) for rank in range(4)}
+    beats[1] = beat("R0", 1, links={"eth0": "up, but has no carrier", "roce0": "down"})
+    message = explained(beats, {}, group=1).message
+    assert message.startswith("all ranks wait, none computes: the interface eth0 of node roce/0 is up, but has no "
+                              "carrier, the interface roce0 of node roce/0 is down; rank 0 ")
+    assert "its ends: ib/0: eth0 up, 10.0.0.1; roce/0: eth0 up, but has no carrier, roce0 down" in message
+
+
+def test_the_state_of_an_interface_is_the_kernels() -> None:
+    assert link_states(["lo", "nosuch0"]) in ({"lo": "up, 127.0.0.1", "nosuch0": "missing"},
+                                              {"lo": "down", "nosuch0": "missing"})
 
 
 def test_several_silent_ranks_are_named_together() -> None:

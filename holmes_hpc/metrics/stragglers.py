@@ -18,6 +18,11 @@ FACTOR = 1.5
 RECOVERED = 1.25
 """It is one until it takes less than this."""
 
+ALONE_FACTOR = 2.0
+"""A rank without peers must take so many times what it took earlier: that was another time on another load."""
+
+ALONE_RECOVERED = 1.5
+
 SHARE_OF_STEP = 0.1
 """What it takes longer must be this share of a step, else nobody waits for it noticeably; half of it, to stay one."""
 
@@ -49,7 +54,8 @@ class Stragglers:
     """Compares ranks with their peers: same layers, tensor degree and GPU kind; seconds count for each micro-batch.
 
     `say` is told of one that has lost `SAID_SECONDS`, and when it has been none for `RECOVERED_STEPS`; each time it
-    comes back it must stay one for twice as long before it is said again. A rank without peers is never one.
+    comes back it must stay one for twice as long before it is said again. A rank without peers is judged by its own
+    best time in this run, and by how much slower than theirs the other ranks have become meanwhile.
     """
 
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
@@ -58,7 +64,9 @@ class Stragglers:
         self._work = [_microbatches(plan, rank) for rank in range(plan.world_size)]
         self._windows: list[deque[float]] = [deque(maxlen=WINDOW_STEPS) for _ in range(plan.world_size)]
         self._steps: deque[float] = deque(maxlen=WINDOW_STEPS)
+        self._best: list[float | None] = [None] * plan.world_size
         self._spells = [_Spell() for _ in range(plan.world_size)]
+        self._count = 0
         self.now: list[int] = []
 
     def add(self, step: int, own_seconds: Sequence[float], step_seconds: float) -> list[int] | None:
@@ -72,6 +80,10 @@ class Stragglers:
         if len(self._steps) < WINDOW_STEPS:
             return None
         medians = [statistics.median(window) for window in self._windows]
+        self._count += 1
+        if self._count % WINDOW_STEPS == 1:  # windows that share no step
+            self._best = [now if best is None else min(best, now)
+                          for now, best in zip(medians, self._best, strict=True)]
         found = [rank for rank in range(self._plan.world_size) if self._is_slow(rank, medians)]
         for rank in range(self._plan.world_size):
             self._follow(step, rank, medians, slow=rank in found)
@@ -95,14 +107,17 @@ class Stragglers:
             self._say(f"step {step}: {self._name(rank)} is no straggler any more")
 
     def _is_slow(self, rank: int, medians: list[float]) -> bool:
-        if not self._peers[rank]:
-            return False
-        factor, share = (RECOVERED, SHARE_OF_STEP / 2) if rank in self.now else (FACTOR, SHARE_OF_STEP)
+        first, until = (FACTOR, RECOVERED) if self._peers[rank] else (ALONE_FACTOR, ALONE_RECOVERED)
+        factor, share = (until, SHARE_OF_STEP / 2) if rank in self.now else (first, SHARE_OF_STEP)
         return (medians[rank] >= factor * self._usual(rank, medians)
                 and self._excess(rank, medians) >= share * statistics.median(self._steps))
 
     def _usual(self, rank: int, medians: list[float]) -> float:
-        return statistics.median(medians[peer] for peer in self._peers[rank])
+        """Return what the rank's peers take, or without any what it took itself, slowed down as the others are."""
+        if self._peers[rank]:
+            return statistics.median(medians[peer] for peer in self._peers[rank])
+        slower = [medians[other] / best for other, best in enumerate(self._best) if other != rank and best]
+        return (self._best[rank] or 0.0) * max(1.0, statistics.median(slower) if slower else 1.0)
 
     def _excess(self, rank: int, medians: list[float]) -> float:
         """Return the seconds of a step by which a rank takes longer than its peers would for as many micro-batches."""
@@ -112,9 +127,10 @@ class Stragglers:
         usual, work = self._usual(rank, medians), self._work[rank]
         peers = ", ".join(map(str, self._peers[rank][:8])) + (", ..." if len(self._peers[rank]) > 8 else "")
         times = medians[rank] / max(usual, 1e-9)
+        than = (f"its peers (ranks {peers}: {usual * work * 1e3:.0f} ms for as many micro-batches)" if peers
+                else f"earlier in this run ({usual * work * 1e3:.0f} ms; it has no peers)")
         return (f"step {step}: {self._name(rank)} is a straggler: outside collectives it takes "
-                f"{medians[rank] * work * 1e3:.0f} ms a step, {times:.1f} times as long as its peers "
-                f"(ranks {peers}: {usual * work * 1e3:.0f} ms for as many micro-batches)")
+                f"{medians[rank] * work * 1e3:.0f} ms a step, {times:.1f} times as long as {than}")
 
     def _name(self, rank: int) -> str:
         place = next(place for place in self._plan.ranks if place.rank == rank)

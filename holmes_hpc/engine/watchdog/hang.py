@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from holmes_hpc.cluster.link_state import UP
 from holmes_hpc.comm.activity import OUTSIDE, Wait
 from holmes_hpc.runs.beats import Beat
 from holmes_hpc.values import Plan
@@ -65,8 +66,10 @@ def explain(evidence: Evidence) -> Hang:
               f"{evidence.wait.doing.step}, {evidence.wait.doing.action}, {evidence.wait.doing.operation}, for "
               f"{evidence.group}; {_absent(evidence)}")
     if not culprits:
-        return Hang((), f"all ranks wait, none computes: {waited}; check that network and the ranks' logs in "
-                        f"{evidence.logs}, or raise train.timeout_seconds if it is only slow")
+        bad = _bad_links(evidence)
+        where = f"{bad}; " if bad else ""
+        return Hang((), f"all ranks wait, none computes: {where}{waited}{_ends(evidence)}; check that network and the "
+                        f"ranks' logs in {evidence.logs}, or raise train.timeout_seconds if it is only slow")
     who = _names(evidence.plan, culprits, slots=True)
     verb = "hangs" if len(culprits) == 1 else "hang"
     log = evidence.logs / f"rank-{culprits[0]}.log"
@@ -97,6 +100,31 @@ def _absent(evidence: Evidence) -> str:
     if not absent:
         return "all its ranks have arrived, so its network is at fault"
     return f"not arrived there: {_names(evidence.plan, tuple(absent))}"
+
+
+def _bad_links(evidence: Evidence) -> str:
+    """Return which interfaces of which nodes are not up, "" where none is known to be."""
+    bad: dict[str, None] = {}
+    for rank, beat in sorted(evidence.beats.items()):
+        for name, state in beat.links.items():
+            if not state.startswith(f"{UP}, ") or state.startswith(f"{UP}, but"):
+                bad[f"the interface {name} of node {_node(evidence.plan, rank)} is {state}"] = None
+    words = list(bad)
+    return ", ".join(words[:_SHOWN]) + (f" and {len(words) - _SHOWN} more" if words[_SHOWN:] else "")
+
+
+def _ends(evidence: Evidence) -> str:
+    """Return the state of the interfaces at the ends of the awaited group, to be put behind the wait for it."""
+    if evidence.wait.doing.group == OUTSIDE:
+        return ""
+    ends: dict[str, str] = {}
+    for member in evidence.plan.groups[evidence.wait.doing.group].ranks:
+        beat = evidence.beats.get(member)
+        if beat is not None and beat.links:
+            ends[_node(evidence.plan, member)] = ", ".join(f"{name} {state}" for name, state in beat.links.items())
+    if len(ends) < 2:
+        return ""
+    return "; its ends: " + "; ".join(f"{node}: {states}" for node, states in list(ends.items())[:_SHOWN])
 
 
 def _names(plan: Plan, ranks: tuple[int, ...], *, slots: bool = False) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from holmes_hpc.cluster.link_state import link_states
 from holmes_hpc.comm.activity import OUTSIDE, Doing, Wait
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.engine.watchdog.hang import Evidence, Hang, explain
@@ -24,14 +25,14 @@ class Watch:
 
     `at_hang` is called by the watchdog's thread when the rank has waited in a group for longer than the timeout and
     the library did not say so; it should end the process, whose main thread cannot. Time in which the whole process
-    was stopped, as Slurm's suspend does, does not count.
+    was stopped, as Slurm's suspend does, does not count. Its signs of life tell the state of the node's `interfaces`.
     """
 
     def __init__(self, communicator: Communicator, folder: RunFolder, timeout_seconds: float,
-                 at_hang: Callable[[Hang], None]) -> None:
+                 at_hang: Callable[[Hang], None], interfaces: Iterable[str] = ()) -> None:
         self._communicator, self._folder, self._at_hang = communicator, folder, at_hang
         self._activity, self._rank = communicator.activity, communicator.rank
-        self._timeout_seconds = timeout_seconds
+        self._timeout_seconds, self._interfaces = timeout_seconds, tuple(interfaces)
         self._interval_seconds = min(5.0, timeout_seconds / 20)
         self._silent_after_seconds = min(timeout_seconds / 3, max(1.0, 4 * self._interval_seconds))
         self._pulse = Pulse(folder, range(communicator.world_size))
@@ -60,7 +61,8 @@ class Watch:
         self._say_left()
 
     def _say_left(self) -> None:
-        write_beat(self._folder, self._rank, Beat.of(self._number + 1, self._activity.now, 0.0, ended=True))
+        write_beat(self._folder, self._rank, Beat.of(self._number + 1, self._activity.now, 0.0, ended=True,
+                                                       links=link_states(self._interfaces)))
 
     def explain_failure(self) -> Hang | None:
         """Say what an operation waited for that has just failed; None where it did not wait for long.
@@ -102,7 +104,8 @@ class Watch:
             self._beside, self._beside_since = beside, self._clock
         write_beat(self._folder, self._rank, Beat.of(
             self._number, doing, self._clock - self._changed, beside=beside[1],
-            beside_seconds=self._clock - self._beside_since if beside[1] else 0.0))
+            beside_seconds=self._clock - self._beside_since if beside[1] else 0.0,
+            links=link_states(self._interfaces)))
 
     def _explain(self, wait: Wait) -> Hang:
         self._pulse.look(self._clock)

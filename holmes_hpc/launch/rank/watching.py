@@ -32,7 +32,8 @@ def watched(communicator: Communicator, settings: RankSettings) -> Iterator[None
         sys.stderr.flush()
         os._exit(error.exit_status)
 
-    watch = Watch(communicator, settings.folder, settings.config.train.timeout_seconds, end)
+    interfaces = dict.fromkeys(name for network, name in settings.interfaces.items() if network != "local")
+    watch = Watch(communicator, settings.folder, settings.config.train.timeout_seconds, end, interfaces)
     watch.start()
     try:
         yield
