@@ -8,8 +8,9 @@ from typing import Any
 import pandas as pd
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+
+from holmes_hpc.quoting import for_table
 
 Row = dict[str, Any]
 
@@ -34,7 +35,7 @@ def print_runs(console: Console, table: pd.DataFrame, most: int | None = None) -
     _print(console, "Step time, networks, loss", rows, _STEP, caption=_prediction_note(rows))
     for row in rows:
         if pd.notna(row["error"]):
-            console.print(f"{row['run']} {row['status']}: {row['error']}", markup=False, highlight=False)
+            console.print(for_table(f"{row['run']} {row['status']}: {row['error']}"), highlight=False)
     if len(rows) < whole:
         console.print(f"the newest {len(rows)} of {whole} runs; --csv FILE and --json have all, --by COLUMN puts alike "
                       "ones together, or name fewer", markup=False, highlight=False)
@@ -172,7 +173,7 @@ def _print(
     for name in columns:
         table.add_column(name, justify="left" if name in texts else "right", overflow="fold")
     for index, row in enumerate(rows):
-        table.add_row(*(escape(cell({**row, "index": index})) for cell in columns.values()))
+        table.add_row(*(for_table(cell({**row, "index": index})) for cell in columns.values()))
     console.print(table)
     console.print()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import html
 import io
 import json
 import sys
@@ -27,6 +26,7 @@ from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.paths import unreadable
 from holmes_hpc.planner import render
 from holmes_hpc.program import report, run_program
+from holmes_hpc.quoting import for_html
 from holmes_hpc.redaction import redact, redact_value
 from holmes_hpc.values import Plan
 
@@ -81,7 +81,7 @@ def _page(found: list[Run]) -> str:
 def page(found: list[Run]) -> str:
     """Return the page of some runs; it needs no other file and no network."""
     names = ", ".join(run.name for run in found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
-    title = html.escape(f"holmes_hpc: {names}")
+    title = for_html(f"holmes_hpc: {names}")
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     parts = [f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{title}</title>"
              f"<style>{_STYLE}</style></head><body><h1>{title}</h1><p>made {made} by holmes_hpc {__version__}</p>",
@@ -102,18 +102,18 @@ def _pictures(found: list[Run]) -> list[str]:
         drawn = [path for name in ("throughput", "timeline", "loss") if (path := Path(folder) / f"{name}.png").exists()]
         images = [f'<img alt="{path.stem}" src="data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}">'
                   for path in drawn]
-    return [*images, *(f"<p>{html.escape(note)}</p>" for note in notes if not note.startswith("wrote "))]
+    return [*images, *(f"<p>{for_html(note)}</p>" for note in notes if not note.startswith("wrote "))]
 
 
 def _run(run: Run) -> str:
     status = str(run.result.get("status") or "not ended")
     error = run.result.get("error")
-    lines = [f"<h2>{html.escape(run.name)}</h2><p>{html.escape(status)}, {html.escape(str(run.folder))}</p>"]
+    lines = [f"<h2>{for_html(run.name)}</h2><p>{for_html(status)}, {for_html(str(run.folder))}</p>"]
     if error:
-        lines.append(f"<pre class=failed>{html.escape(redact(str(error)))}</pre>")
+        lines.append(f"<pre class=failed>{for_html(redact(str(error)))}</pre>")
     lines.append(_plan(run))
     for title, content in (("configuration", _configuration(run)), ("environment", _environment(run))):
-        lines.append(f"<details><summary>{title}</summary><pre>{html.escape(content)}</pre></details>")
+        lines.append(f"<details><summary>{title}</summary><pre>{for_html(content)}</pre></details>")
     return "\n".join(lines)
 
 
@@ -122,7 +122,7 @@ def _plan(run: Run) -> str:
         cluster = read_cluster(OmegaConf.create(run.config)["cluster"])
         shown: RenderableType = render(Plan.from_json(json.dumps(run.plan)), cluster)
     except (HolmesError, OmegaConfBaseException, KeyError, ValueError) as error:
-        return f"<p>The plan is missing or of another version: {html.escape(str(error).splitlines()[0])}</p>"
+        return f"<p>The plan is missing or of another version: {for_html(str(error).splitlines()[0])}</p>"
     console = _console()
     console.print(shown)
     return _exported(console)

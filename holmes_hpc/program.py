@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 
 from holmes_hpc.errors import FAILED, HolmesError
+from holmes_hpc.quoting import for_terminal
 from holmes_hpc.redaction import redact
 
 
@@ -48,7 +49,7 @@ def report(verb: str, error: HolmesError) -> int:
     """Write an error's message to stderr and return its exit status; with HYDRA_FULL_ERROR=1 the traceback too."""
     if os.environ.get("HYDRA_FULL_ERROR") == "1":
         traceback.print_exception(error)
-    sys.stderr.write(f"holmes {verb}: {redact(str(error))}\n")
+    sys.stderr.write(f"holmes {verb}: {for_terminal(redact(str(error)))}\n")
     return error.exit_status
 
 

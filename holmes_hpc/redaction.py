@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from holmes_hpc.quoting import for_terminal
+
 HIDDEN = "***"
 
 _NAME = re.compile(
@@ -97,8 +99,8 @@ def _hide_values(text: str, named: re.Pattern[str]) -> str:
 
 
 class RedactingFormatter(logging.Formatter):
-    """Writes records of a log with the secrets in them hidden."""
+    """Writes records of a log with the secrets in them hidden, and nothing that steers a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line or lines of a record."""
-        return redact(super().format(record))
+        return for_terminal(redact(super().format(record)))

@@ -12,7 +12,9 @@ from benchmarks.rooms import House, circles
 from tests.runs_for_tests import ROOT
 
 FLOORS = [
-    {"errors", "resources", "findings", "words", "redaction"},
+    {"errors", "resources", "findings", "words"},
+    {"quoting"},
+    {"redaction"},
     {"paths", "foreign"},
     {"values"},
     {"registry"},

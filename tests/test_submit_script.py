@@ -15,12 +15,13 @@ import submitit
 
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.quoting import for_sbatch
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.submit import executor as holmes_executor
 from holmes_hpc.submit.commands import SlurmCommandError, clean_environment
 from holmes_hpc.submit.components import job_components, job_shape
 from holmes_hpc.submit.job import job_request, submit
-from holmes_hpc.submit.options import cluster_of, file_name, quoted
+from holmes_hpc.submit.options import cluster_of, file_name
 from holmes_hpc.submit.script import render_script
 from holmes_hpc.submit.states import JobStatus
 from tests.runs_for_tests import ROOT
@@ -186,9 +187,9 @@ def test_own_templates_come_first_and_their_faults_are_named(tmp_path: Path) -> 
 
 
 def test_values_are_quoted_as_sbatch_reads_them() -> None:
-    assert quoted("[ib*2&roce*2]") == "[ib*2&roce*2]"
-    assert quoted("two words") == '"two words"'
-    assert quoted('a "b"') == '"a \\"b\\""'
+    assert for_sbatch("[ib*2&roce*2]") == "[ib*2&roce*2]"
+    assert for_sbatch("two words") == '"two words"'
+    assert for_sbatch('a "b"') == '"a \\"b\\""'
     assert file_name("/runs/100%j/batch.log") == "/runs/100%%j/batch.log"
 
 

@@ -15,6 +15,7 @@ from holmes_hpc.config import folders, rules
 from holmes_hpc.config.describe import Setting, expected, fits, item_schema, listed, near, settings, valid_words
 from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.config.schema import Root
+from holmes_hpc.config.texts import check_texts
 from holmes_hpc.config.written_files import give_types
 from holmes_hpc.errors import ConfigurationError
 
@@ -33,6 +34,7 @@ def check(config: DictConfig, *, cluster_required: bool = True) -> None:
     of its limits, or rule between settings that is broken; and, with `cluster_required`, when no cluster is named.
     """
     give_types(config)
+    check_texts(config, resolve=False)
     named = not OmegaConf.is_missing(config, "cluster") and not OmegaConf.is_missing(config.cluster, "name")
     _check_keys(config, Root, "")
     _check_inside(config.plugins, "plugins")
@@ -40,6 +42,7 @@ def check(config: DictConfig, *, cluster_required: bool = True) -> None:
     if cluster_required and not named and not config.cluster.partitions:
         raise ConfigurationError(missing_cluster())
     _check_values(config, Root, "", skip=() if named or cluster_required else ("cluster",))
+    check_texts(config, resolve=True)
     rules.check_rules(config, cluster_named=named)
 
 

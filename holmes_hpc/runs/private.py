@@ -13,9 +13,9 @@ from holmes_hpc.errors import ConfigurationError
 
 SECRET_BYTES = 32
 PRIVATE_MODE = 0o600
-PRIVATE_NAMES = ("config.yaml", "job.json", "rendezvous.json")
+PRIVATE_NAMES = ("config.yaml", "job.json", "rendezvous.json", "code.diff")
 """Files of a run that are the user's alone also where the run is open to a group: settings in clear, processes, where
-ranks meet."""
+ranks meet, changes of the code."""
 
 
 class ExposedError(ConfigurationError):

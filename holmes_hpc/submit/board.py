@@ -10,6 +10,7 @@ from rich.table import Table
 
 from holmes_hpc import foreign
 from holmes_hpc.cluster.slurm.states import is_final
+from holmes_hpc.quoting import for_table, for_terminal
 from holmes_hpc.runs import RunFolder, last_metrics, read_result
 from holmes_hpc.runs.job import final_state
 from holmes_hpc.runs.starts import nearness
@@ -105,14 +106,14 @@ def table(rows: Sequence[Row]) -> Table:
                          overflow="fold" if name == "overrides" else "ellipsis", no_wrap=name != "overrides")
     for row in rows:
         cells = row.cells()
-        drawn.add_row(*cells, *([""] if named and not row.words else []))
+        drawn.add_row(*map(for_table, cells), *([""] if named and not row.words else []))
     return drawn
 
 
 def text(rows: Sequence[Row]) -> str:
     """Return the rows as aligned lines of plain text."""
     named = any(row.words for row in rows)
-    return aligned([COLUMNS + (("overrides",) if named else ()), *(row.cells() for row in rows)])
+    return for_terminal(aligned([COLUMNS + (("overrides",) if named else ()), *(row.cells() for row in rows)]))
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.quoting import for_sbatch
 
 MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 """Slurm refuses a job that names two of these."""
@@ -31,7 +32,7 @@ _RESERVED = {
     "parsable": "nothing: the job's id is read anyway",
 }
 _CLUSTER = re.compile(r"[A-Za-z0-9_.-]+")
-_PLAIN = re.compile(r"[^\s\"'#\\]+")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 
 
 def option_name(name: str) -> str:
@@ -61,6 +62,9 @@ def site_options(options: Mapping[str, Any], path: str) -> dict[str, Any]:
     """
     named = {option_name(name): value for name, value in options.items()}
     for name, value in named.items():
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(f"{path}.{name}: no name of an option of sbatch, which is made of letters, digits "
+                                     "and `-`; write the name without its value")
         if name == "clusters" and path != "launch.sbatch":
             raise ConfigurationError(f"{path}.{name}={value}: a job is on one cluster; set launch.sbatch.clusters")
         if value is not None and name in _RESERVED:
@@ -86,15 +90,8 @@ def option_lines(options: Mapping[str, Any]) -> list[str]:
         if value is True:
             lines.append(f"--{name}")
         elif value is not None and value is not False:
-            lines.append(f"--{name}={quoted(str(value))}")
+            lines.append(f"--{name}={for_sbatch(str(value), f'the value of --{name}')}")
     return lines
-
-
-def quoted(text: str) -> str:
-    """Return a value of an `#SBATCH` line, in double quotes where sbatch would split it or see a comment."""
-    if _PLAIN.fullmatch(text):
-        return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def file_name(path: str) -> str:

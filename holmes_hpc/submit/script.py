@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import jinja2
 
 from holmes_hpc import __version__
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.quoting import for_shell, for_srun
 from holmes_hpc.resources import folder as resource_folder
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.submit.components import Component
@@ -55,8 +55,8 @@ class JobRequest:
     def run(self) -> str:
         """The run folder, as the shell of the script finds it."""
         if self.folder is not None:
-            return shlex.quote(str(self.folder.path))
-        return f'"$(readlink -f {shlex.quote(str(self.links))}/"$SLURM_ARRAY_TASK_ID")"'
+            return for_shell(str(self.folder.path))
+        return f'"$(readlink -f {for_shell(str(self.links))}/"$SLURM_ARRAY_TASK_ID")"'
 
     def head_lines(self) -> list[str]:
         """Return the options of the whole job; those that `launch.sbatch` sets or nulls are taken from there."""
@@ -89,18 +89,18 @@ def step_command(components: Sequence[Component], srun_args: Sequence[str], prog
     if len({tuple(component.step_options()) for component in components}) > 1:
         parts = [[f"--het-group={index}", *component.step_options(), *common]
                  for index, component in enumerate(components)]
-        return "srun " + " : ".join(f"{shlex.join(part)} {program}" for part in parts)
+        return "srun " + " : ".join(f"{for_srun(part)} {program}" for part in parts)
     groups = ["--het-group=" + ",".join(map(str, range(len(components))))] if len(components) > 1 else []
     options = list(components[0].step_options()) if components else []
-    return f"srun {shlex.join([*groups, *options, *common])} {program}"
+    return f"srun {for_srun([*groups, *options, *common])} {program}"
 
 
 def rank_program(launch: Any, run: str) -> str:
     """Return how a rank is started in the run folder `run` (words of the shell): plainly or in an Apptainer image."""
-    program = f"{shlex.quote(rank_python(launch))} -m {STEP_MODULE} {run}"
+    program = f"{for_shell(rank_python(launch))} -m {STEP_MODULE} {run}"
     if launch.container is None or launch.container_kind != "apptainer":
         return program
-    return f"apptainer exec {shlex.join(['--nv', *launch.container_args, str(launch.container)])} {program}"
+    return f"apptainer exec {for_srun(['--nv', *launch.container_args, str(launch.container)])} {program}"
 
 
 def rank_python(launch: Any) -> str:
@@ -128,9 +128,9 @@ def render_script(request: JobRequest) -> str:
         loader=jinja2.FileSystemLoader([*searched, str(resource_folder("sbatch_templates"))]),
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )
-    environment.filters["quote"] = shlex.quote
+    environment.filters["quote"] = for_shell
     program = rank_program(launch, '"$run"')
-    python = shlex.quote(sys.executable)
+    python = for_shell(sys.executable)
     guard = f'{python} -m {GUARD_MODULE} "$run" $$ {END_SECONDS:g} &'
     try:
         return environment.get_template(TEMPLATE).render(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from holmes_hpc.launch.follow.progress import make_reporter
 from holmes_hpc.launch.rank.leaving import leave_process
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
 from holmes_hpc.launch.slurm.rank import be_rank
+from holmes_hpc.quoting import for_shell
 from holmes_hpc.redaction import redact
 from holmes_hpc.runs import NewSteps, Notes, RunFolder, write_job, write_result
 from holmes_hpc.runs.files import read_json, write_json_atomic
@@ -90,7 +90,7 @@ def allocation_command(config: Any, folder: RunFolder, allocation: Allocation, p
     arguments = srun_words(launch)
     if place in (STEP, INTERACTIVE):
         arguments = ["--overlap", *arguments]  # the step that this process runs in holds the cores until it ends
-    program = rank_program(launch, shlex.quote(str(folder.path)))
+    program = rank_program(launch, for_shell(str(folder.path)))
     parts = list(config.cluster.partitions.values()) or [config.cluster]
     if allocation.heterogeneous:
         components = job_components(config.cluster, {})

@@ -12,6 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from holmes_hpc.quoting import for_table
 from holmes_hpc.values import Pipeline, Plan
 from holmes_hpc.words import counted, numbers, shorten
 
@@ -86,11 +87,12 @@ def render_comparison(first: Compared, second: Compared) -> RenderableType:
     rows = compare(first, second)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("", first.name, second.name, "second / first", ""):
-        table.add_column(column, overflow="fold")
+        table.add_column(for_table(column), overflow="fold")
     for row in rows:
         ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
         mark = "differs" if row.differs else ""
-        table.add_row(row.label, Text(row.first), Text(row.second), ratio, mark, style="bold" if row.differs else "")
+        table.add_row(row.label, for_table(row.first), for_table(row.second), ratio, mark,
+                      style="bold" if row.differs else "")
     last = [] if any(row.differs for row in rows) else ["nothing differs"]
     return Lines(table, *(Text(f"note: {caution}") for caution in cautions(first.plan, second.plan)), *map(Text, last))
 

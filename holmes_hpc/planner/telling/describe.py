@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich import box
 from rich.console import Group as Lines
 from rich.console import RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.planner.telling.sums import sums_in_words
+from holmes_hpc.quoting import for_table, for_terminal
 from holmes_hpc.values import Pipeline, Plan, Prediction
 from holmes_hpc.words import counted, numbers, seconds_words, shorten
 
@@ -22,11 +24,11 @@ _MOST_PIPELINE_COLUMNS = 3
 def render(plan: Plan, cluster: ClusterDescription) -> RenderableType:
     """Return the plan as tables: fabrics, pipelines, groups, prediction, rejected alternatives."""
     parts: list[RenderableType] = [_headline(plan), _fabrics(plan, cluster), _pipelines(plan), _groups(plan)]
-    parts += [Text(line) for line in sums_in_words(plan)]
+    parts += [for_table(line) for line in sums_in_words(plan)]
     if plan.rejected:
         parts.append(_rejected(plan))
     notes = [*_place_names(plan), *plan.notes]
-    parts += [Text(f"note: {note}", style="dim") for note in notes]
+    parts += [Text(for_terminal(f"note: {note}"), style="dim") for note in notes]
     return Lines(*parts)
 
 
@@ -73,8 +75,16 @@ def _options(plan: Plan) -> str:
     return sequence + (f", {plan.recompute} recomputation" if plan.recompute != "none" else "")
 
 
+class _PlainTable(Table):
+    """A table whose cells are text: names such as `[red]` or `2 x [ib a100-80g 2]` are no markup."""
+
+    def add_row(self, *cells: Any, **further: Any) -> None:
+        """Add a row of texts."""
+        super().add_row(*(for_table(cell) if isinstance(cell, str) else cell for cell in cells), **further)
+
+
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = _PlainTable(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
@@ -152,9 +162,8 @@ def _groups(plan: Plan) -> Table:
 def _rejected(plan: Plan) -> Table:
     table = _table("rejected", "strategy", "layout", "step", "memory", "reason")
     for other in plan.rejected:
-        # A layout such as `2 x [ib a100-80g 2]` is no markup.
-        table.add_row(other.strategy, escape(other.layout), _step(other.predicted), _memory(other.predicted),
-                      escape(other.reason))
+        table.add_row(other.strategy, other.layout, _step(other.predicted), _memory(other.predicted),
+                      other.reason)
     return table
 
 
