@@ -28,6 +28,7 @@ from holmes_hpc.planner import render
 from holmes_hpc.program import report, run_program
 from holmes_hpc.quoting import for_html
 from holmes_hpc.redaction import redact, redact_value
+from holmes_hpc.runs.private import replace_file
 from holmes_hpc.values import Plan
 
 WIDTH = 130
@@ -60,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
         path = arguments.output or common_folder([run.folder for run in found]) / "report.html"
         text = _page(found)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        _write(path, text)
     except HolmesError as error:
         return report("report", error)
     except OSError as error:
@@ -68,6 +69,13 @@ def main(argv: list[str] | None = None) -> int:
                                                    "another file by --output"))
     sys.stdout.write(f"wrote {path}\n")
     return 0
+
+
+def _write(path: Path, text: str) -> None:
+    if path.exists() and not path.is_file():  # such as /dev/stdout
+        path.write_text(text, encoding="utf-8")
+    else:
+        replace_file(path, text)
 
 
 def _page(found: list[Run]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holmes_hpc.config.compose import compose
+from holmes_hpc.data.cache import _lock
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.train import make_folder
 from holmes_hpc.planner import plan
@@ -36,6 +37,7 @@ def filled(place: Path, *overrides: str) -> RunFolder:
     folder = make_folder(config, plan(config, mode="local"), "local")
     write_job(folder)
     folder.write_json(folder.rendezvous_path, {"host": "127.0.0.1", "port": 1})
+    folder.write_text(folder.path / "code.diff", "+a key")
     folder.append_metrics({"step": 1})
     folder.write_json(folder.result_path, {})
     return folder
@@ -72,6 +74,10 @@ def test_files_never_go_where_a_link_of_somebody_else_leads(tmp_path: Path) -> N
         create_file(tmp_path / "link")
     with pytest.raises(FileExistsError):
         create_file(goal)
+    (tmp_path / "cache.lock").symlink_to(tmp_path / "made")
+    with pytest.raises(OSError, match="symbolic links"), _lock(tmp_path / "cache.lock"):
+        pass
+    assert not (tmp_path / "made").exists()
     write_text_atomic(tmp_path / "link", "new")
     assert goal.read_text() == "kept" and (tmp_path / "link").read_text() == "new"
     assert not (tmp_path / "link").is_symlink()

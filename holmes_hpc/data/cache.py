@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import logging
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from holmes_hpc.data.token_file import SUFFIX, TokenFileWriter, read_token_file
 from holmes_hpc.data.tokenizer import Tokenizer, load_tokenizer
 from holmes_hpc.data.tokens import Tokens, readable
 from holmes_hpc.errors import DataError
+from holmes_hpc.runs.private import replace_file
 
 _LOG = logging.getLogger(__name__)
 # Part of every name: raise it when the same text and tokenizer would give other tokens.
@@ -64,8 +66,8 @@ def _tokens(settings: SourceSettings, files: Sequence[Path], tokenizer: Tokenize
     with TokenFileWriter(path, tokenizer.vocab_size, tokenizer.identity) as writer:
         tokenise(settings, files, tokenizer, writer)
     # Kept beside the tokens, as whoever makes them is not the rank that speaks, and later runs only read them.
-    path.with_suffix(_SPELLED).write_text(
-        spelled_in_words(tokenizer, settings.special_tokens, settings.key("special_tokens")), encoding="utf-8")
+    replace_file(path.with_suffix(_SPELLED),
+                 spelled_in_words(tokenizer, settings.special_tokens, settings.key("special_tokens")))
     return replace(read_token_file(cached), notes=_notes(path))
 
 
@@ -96,7 +98,7 @@ def _content(settings: SourceSettings, files: Sequence[Path], record: Path) -> s
             while chunk := stream.read(_CHUNK_BYTES):
                 inner.update(chunk)
         digest.update(inner.digest())
-    record.write_text(digest.hexdigest(), encoding="ascii")
+    replace_file(record, digest.hexdigest())
     return digest.hexdigest()
 
 
@@ -107,7 +109,8 @@ def _digest(*values: object) -> str:
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
     """Hold a lock that ends with the process; go on without it where the file system has none."""
-    with path.open("a") as file:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    with os.fdopen(descriptor, "a") as file:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -141,6 +141,7 @@ def _be_rank(init: int, network: int | None, name: str, function: Callable[[], i
     try:
         if network is not None:
             system_calls.join_network(network)
+            system_calls.drop_privileges()
         system_calls.name_process(name)
         return int(function())
     except SystemExit as leaving:

@@ -17,6 +17,14 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_CAPBSET_DROP = 24
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_CAP_SETPCAP = 8
+_CAPABILITY_VERSION = 0x20080522
+"""_LINUX_CAPABILITY_VERSION_3 of linux/capability.h: two words of 32 bits for each set."""
+FILE_CAPABILITIES = {"CAP_DAC_OVERRIDE": 1, "CAP_DAC_READ_SEARCH": 2, "CAP_FOWNER": 3}
+"""With these root reads and writes files of others, such as those of a folder that a container mounts."""
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 1 << 14, 1 << 18
 
 
@@ -78,6 +86,25 @@ def map_to_root(uid: int, gid: int) -> None:
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
     Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+
+
+def drop_privileges() -> None:
+    """Give up every capability but those for files, and for ever what set-user-ID programs would give.
+
+    The caller must have one thread. In a user namespace nothing is given up but what root of it may do there.
+    """
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    kept = sum(1 << number for number in FILE_CAPABILITIES.values())
+    header, data = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
+    _check(_libc().capget(header, data), "capget")
+    if data[0] >> _CAP_SETPCAP & 1:
+        for number in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
+            if not kept >> number & 1:
+                _prctl(_PR_CAPBSET_DROP, number)
+    # effective, permitted and inheritable of the lower 32 capabilities, then of the upper ones
+    ours = (ctypes.c_uint32 * 6)(data[0] & kept, data[1] & kept, 0, 0, 0, 0)
+    _check(_libc().capset(header, ours), "capset")
 
 
 def die_with_parent() -> None:

@@ -6,14 +6,13 @@ import errno
 import json
 import math
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from holmes_hpc import foreign
 from holmes_hpc.errors import ConfigurationError, HolmesError, RunFailedError
-from holmes_hpc.runs.private import PRIVATE_MODE, PRIVATE_NAMES, create_file
+from holmes_hpc.runs.private import replace_file
 
 _LEAST_BYTES = 8192
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -58,16 +57,8 @@ def write_text_atomic(path: Path, text: str) -> None:
 
     One of PRIVATE_NAMES is for the user alone, whatever the umask. Raises as `storage_error` says.
     """
-    temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(8)}")
     try:
-        try:
-            mode = PRIVATE_MODE if path.name in PRIVATE_NAMES else 0o666
-            with os.fdopen(create_file(temporary, mode), "w", encoding="utf-8") as file:
-                file.write(text)
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+        replace_file(path, text)
     except OSError as error:
         raise storage_error(path, error) from error
 

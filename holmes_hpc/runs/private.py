@@ -33,6 +33,22 @@ def create_file(path: Path, mode: int = 0o666) -> int:
     return descriptor
 
 
+def replace_file(path: Path, text: str) -> None:
+    """Write `text` in place of `path`: readers see the old file or the new one, whole, and a link is not followed.
+
+    One of PRIVATE_NAMES is for the user alone, whatever the umask. Raises OSError.
+    """
+    temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(8)}")
+    try:
+        mode = PRIVATE_MODE if path.name in PRIVATE_NAMES else 0o666
+        with os.fdopen(create_file(temporary, mode), "w", encoding="utf-8") as file:
+            file.write(text)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 def make_secret(path: Path) -> bytes:
     """Make a secret of 256 bits, leave it in a new file that the user alone may read, and return it.
 
