@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import stat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,10 +15,11 @@ from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError, NetworkError
 from holmes_hpc.foreign import read_json
 from holmes_hpc.launch.node.backend import backend_here
-from holmes_hpc.launch.rank.rendezvous import open_store
+from holmes_hpc.launch.rank.rendezvous import open_store, secret_path
 from holmes_hpc.launch.rank.settings import RankSettings
 from holmes_hpc.planner import bind, plan
 from holmes_hpc.runs import RunFolder
+from holmes_hpc.runs.private import make_secret
 from holmes_hpc.values.backend_kinds import GLOO, NCCL
 
 WORLD = ["+cluster=roce", "model.tied_embeddings=false", "cluster.partitions.roce.nodes=2",
@@ -68,6 +70,42 @@ def test_ranks_that_meet_share_what_they_write(tmp_path: Path) -> None:
     other = open_store(second, 10.0)
     assert other.get("word") == b"here"
     other.close()
+    store.close()
+
+
+def without_secret(each: RankSettings) -> RankSettings:
+    return cast(RankSettings, SimpleNamespace(**{**vars(each), "secret": None}))
+
+
+def test_the_secret_of_a_job_is_a_file_of_its_user_and_stands_nowhere_else(tmp_path: Path) -> None:
+    first = without_secret(settings(tmp_path, 0))
+    store = open_store(first, 10.0)
+    path = secret_path(first.rendezvous_path)
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(first.rendezvous_path.stat().st_mode) == 0o600
+    secret = path.read_bytes()
+    for public in (first.rendezvous_path, Path("/proc/self/cmdline"), Path("/proc/self/environ")):
+        assert secret not in public.read_bytes() and secret.hex().encode() not in public.read_bytes()
+    assert not RankSettings.__dataclass_fields__["secret"].repr, "nor where settings are printed"
+    store.close()
+
+
+def test_a_rank_that_others_could_have_told_the_secret_or_that_has_another_one_does_not_meet(tmp_path: Path) -> None:
+    first = without_secret(settings(tmp_path, 0))
+    store = open_store(first, 10.0)
+    second = cast(RankSettings, SimpleNamespace(**{**vars(first), "rank": 1, "node": "n2"}))
+    path = secret_path(first.rendezvous_path)
+    path.chmod(0o644)
+    with pytest.raises(ConfigurationError, match="not its user's alone.*set run.folder"):
+        open_store(second, 10.0)
+    make_secret(path)
+    with pytest.raises(NetworkError, match="rank 1 on node n2 was not let in at 127.0.0.1.*start the run again"):
+        open_store(second, 10.0)
+    path.unlink()
+    with pytest.raises(NetworkError, match="cannot read the secret.*file system that all nodes share"):
+        open_store(second, 10.0)
+    first.rendezvous_path.write_text("[1]")
+    with pytest.raises(NetworkError, match="finds no address of rank 0"):
+        open_store(second, 10.0)
     store.close()
 
 

@@ -17,6 +17,7 @@ from holmes_hpc.comm.store.channel import (
     GREETING,
     SEAL_BYTES,
     BrokenChannelError,
+    Sealing,
     SecretError,
     channels,
     is_counter_proof,
@@ -27,6 +28,8 @@ from holmes_hpc.comm.store.server import StoreServer
 _SLICE_SECONDS = 0.25
 """How long one request waits for a key: between two, other threads of the rank have their turn."""
 _PAUSE_SECONDS = 0.02
+TRIES = 5
+"""How often a rank that is turned away tries: where strangers connect by the hundred, the oldest unproved one is."""
 _LATE_SECONDS = 60.0
 """How long an answer may take beyond what the request waits: the rank that serves may have been stopped."""
 _CHUNK_BYTES = 2**16
@@ -51,21 +54,37 @@ class RunStore(Store):  # type: ignore[misc, unused-ignore]
         self._server = server
         self._received = bytearray()
         self._socket: socket.socket | None = None
-        self._socket = _connect(host, port, time.monotonic() + timeout.total_seconds())
-        try:
-            asked = self._read(CHALLENGE_BYTES)
-            if not asked.startswith(GREETING):
-                raise SecretError("whoever answers there is no store of this toolkit")
-            answer = proof(secret, asked)
-            self._socket.sendall(answer)
-            given = self._read(SEAL_BYTES)
-        except BrokenChannelError as error:
-            self._socket.close()
-            raise SecretError("the store there did not take this rank for one of its run") from error
-        if not is_counter_proof(secret, asked, answer, given):
-            self._socket.close()
+        deadline = time.monotonic() + timeout.total_seconds()
+        for tries_left in reversed(range(TRIES)):
+            try:
+                self._out, self._in = self._meet(host, port, secret, deadline)
+                return
+            except (BrokenChannelError, ConnectionResetError, BrokenPipeError) as error:
+                self._hang_up()
+                if not tries_left:
+                    raise SecretError("the store there did not take this rank for one of its run") from error
+                time.sleep(_PAUSE_SECONDS)
+            except OSError:
+                self._hang_up()
+                raise
+
+    def _meet(self, host: str, port: int, secret: bytes, deadline: float) -> tuple[Sealing, Sealing]:
+        """Connect, let both sides prove that they know the secret, and return the two ways."""
+        self._received.clear()
+        self._socket = _connect(host, port, deadline)
+        asked = self._read(CHALLENGE_BYTES)
+        if not asked.startswith(GREETING):
+            raise SecretError("whoever answers there is no store of this toolkit")
+        answer = proof(secret, asked)
+        self._socket.sendall(answer)
+        if not is_counter_proof(secret, asked, answer, self._read(SEAL_BYTES)):
             raise SecretError("whoever answers there does not know the secret of this run")
-        self._out, self._in = channels(secret, asked, answer)
+        return channels(secret, asked, answer)
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
 
     def set(self, key: str, value: str | bytes) -> None:
         """Write a value."""
@@ -128,9 +147,7 @@ class RunStore(Store):  # type: ignore[misc, unused-ignore]
     def close(self) -> None:
         """Close the connection, and the store itself on the rank that serves it."""
         with self._lock:
-            if self._socket is not None:
-                self._socket.close()
-            self._socket = None
+            self._hang_up()
         if self._server is not None:
             self._server.close()
             self._server = None
