@@ -190,6 +190,9 @@ class Train:
     timeline_every: int = setting(50, "steps between recorded timelines; 0: none", minimum=0)
     resume: str = setting("auto", "auto (this run's newest checkpoint, where it was requeued), never, or the "
                                   "path of a checkpoint or run folder")
+    resume_schedule: str = setting("keep", "where optimizer.decay_steps is null, a resume keeps the length of the "
+                                           "checkpoint's learning-rate schedule, or takes train.steps (new)",
+                                   valid=("keep", "new"))
     start_timeout_seconds: float = setting(300.0, "longest wait while process groups are built", above=0, maximum=1e6)
     timeout_seconds: float = setting(120.0, "longest wait for another rank while training, longest silence of a rank, "
                                             "and longest time for one action or the data of a step", above=0,
@@ -207,7 +210,8 @@ class Optimizer:
     lr: float = setting(1e-3, "highest learning rate", above=0)
     min_lr: float = setting(1e-4, "learning rate at the end of the cosine", minimum=0)
     warmup_steps: int = setting(10, "steps of the linear warm-up", minimum=0)
-    decay_steps: int | None = setting(None, "step at which the cosine ends; default: train.steps", minimum=1)
+    decay_steps: int | None = setting(None, "step at which the cosine ends; default: train.steps, or what "
+                                      "the checkpoint had (train.resume_schedule)", minimum=1)
     beta1: float = setting(0.9, "adamw: decay of the first moment", minimum=0, below=1)
     beta2: float = setting(0.95, "adamw: decay of the second moment", minimum=0, below=1)
     epsilon: float = setting(1e-8, "adamw: added to the root of the second moment", above=0)

@@ -16,13 +16,12 @@ MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
 """The tensors that each optimizer keeps beside a parameter, by torch's names."""
 
 
-def learning_rate(step: int, settings: Any, total_steps: int) -> float:
+def learning_rate(step: int, settings: Any, end: int) -> float:
     """Return the learning rate of `step` (counted from 1): linear warm-up, then a cosine down to `min_lr`.
 
-    `settings` is the group `optimizer` of the configuration; the cosine ends at `decay_steps`, by default
-    `total_steps`.
+    `settings` is the group `optimizer` of the configuration; the cosine ends at the step `end`.
     """
-    warmup, end = settings.warmup_steps, settings.decay_steps or total_steps
+    warmup = settings.warmup_steps
     if step <= warmup:
         return settings.lr * step / warmup
     if step >= end:

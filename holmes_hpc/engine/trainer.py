@@ -152,7 +152,7 @@ class Trainer:
         reports, norm = self._combine_reports(loss, exposed_seconds)
         norm_until = time.perf_counter()
         norm /= scale
-        rate = learning_rate(step, job.optimizer, job.train.steps)
+        rate = learning_rate(step, job.optimizer, self._checkpoints.schedule_end)
         self._stopping = any(report.stop for report in reports)
         if self._guard.allows(step, sum(report.loss for report in reports), norm):
             self._update(norm, scale, rate)

@@ -18,6 +18,7 @@ from holmes_hpc.checkpoint.naming import candidates, looking_again, newest_first
 from holmes_hpc.checkpoint.reading import fill
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.data import Dataset
+from holmes_hpc.engine.saving.course import course_words, schedule_end
 from holmes_hpc.engine.saving.resuming import load_newest
 from holmes_hpc.engine.saving.saved_state import SavedState
 from holmes_hpc.engine.saving.saver import Saver, Say
@@ -54,7 +55,9 @@ class Checkpoints:
         self._saved, self._communicator, self._folder, self._say = saved, communicator, folder, say
         self._every = saved.train.checkpoint_every
         self._loading: Mapping[str, SavedState] = {}
-        self._settings_before: Mapping[str, Any] = {}
+        self._before: Mapping[str, Any] = {}
+        self.schedule_end = schedule_end(saved.optimizer, saved.train)
+        """the step at which the cosine of the learning rate ends"""
         self._newest = 0
         token = share_texts(secrets.token_hex(4), communicator)[0]
         self._saver = Saver(folder.checkpoints, communicator, token=token, keep=saved.train.keep_checkpoints,
@@ -74,6 +77,7 @@ class Checkpoints:
             for part in self._loading.values():
                 part.loaded()
             self._say_differences()
+            self.schedule_end = schedule_end(self._saved.optimizer, self._saved.train, self._before)
         return self._newest
 
     def after_step(self, step: int) -> None:
@@ -127,14 +131,18 @@ class Checkpoints:
             part.load_state(states[name])
         entries: list[Entry] = [entry for part in present.values() for entry in part.state_entries()]
         fill(path, index, entries)
-        self._loading, self._settings_before = present, index.extra.get("settings", {})
+        self._loading, self._before = present, index.extra
         return index.step
 
     def _say_differences(self) -> None:
-        differences = list(_differences(self._settings_before, self._settings()))
-        if differences and self._communicator.rank == 0:
+        if self._communicator.rank != 0:
+            return
+        differences = list(_differences(self._before.get("settings", {}), self._settings()))
+        if differences:
             self._say("since this checkpoint was made, settings have changed, so the run goes on otherwise than it "
                       f"would have: {', '.join(differences)}")
+        for words in course_words(self._newest, self._before, self._saved.optimizer, self._saved.train):
+            self._say(words)
 
     def _extra(self, step: int) -> dict[str, Any]:
         return {
@@ -144,6 +152,7 @@ class Checkpoints:
             "world_size": self._saved.plan.world_size,
             "data": {"seed": self._saved.train.seed, "next_step": step + 1},
             "settings": self._settings(),
+            "schedule_end": self.schedule_end,
             "model": model_description(self._saved.architecture),
             "parts": {name: part.state() for name, part in self._saved.parts.items()},
         }
