@@ -26,6 +26,16 @@ def link_states(interfaces: Iterable[str]) -> dict[str, str]:
         return {}
 
 
+def address_of(interface: str) -> str | None:
+    """Return the IPv4 address of an interface, None where it has none."""
+    request = struct.pack("256s", interface.encode()[:_NAME_BYTES])
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            return socket.inet_ntoa(ioctl(any_socket.fileno(), _ADDRESS, request)[20:24])
+    except OSError:
+        return None
+
+
 def _state(descriptor: int, name: str) -> str:
     request = struct.pack("256s", name.encode()[:_NAME_BYTES])
     try:

@@ -34,6 +34,7 @@ from holmes_hpc.engine.sharing import share_numbers
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.errors import RunFailedError
 from holmes_hpc.metrics import RankReport, StepMetrics, Stragglers, Usage
+from holmes_hpc.metrics.slow_nics import SlowNics
 from holmes_hpc.metrics.step import BY_RANK_EVERY, memory_by_rank
 from holmes_hpc.metrics.usage import memory_gib
 from holmes_hpc.runs import RunFolder
@@ -95,6 +96,7 @@ class Trainer:
         self._timelines = Timelines(job.folder, rank, job.say, patient=patient)
         self._file = MetricsFile(job.folder, job.say, patient=patient)
         self._stragglers = Stragglers(plan, job.say if rank == 0 else lambda text: None)
+        self._nics = SlowNics(plan, job.say if rank == 0 else lambda text: None)
         self._step_began = 0.0
         self._exposed_later = 0.0
         self._stopping = False
@@ -163,6 +165,7 @@ class Trainer:
         step_seconds, self._step_began = now - self._step_began, now
         row = job.metrics.row(step, reports, step_seconds=step_seconds, grad_norm=norm, learning_rate=rate)
         row["stragglers"] = self._stragglers.add(step, [each.own_seconds for each in reports], step_seconds)
+        self._nics.add(step, reports, step_seconds, stragglers=bool(self._stragglers.now))
         if step == job.train.steps or step % BY_RANK_EVERY == 0:
             row |= memory_by_rank(reports)
         return row | self._guard.row()
@@ -239,9 +242,11 @@ class Trainer:
     def _combine_reports(self, loss: float, exposed_seconds: float) -> tuple[list[RankReport], float]:
         """Return the reports of all ranks and the global norm of the gradients, in one collective."""
         job = self._job
+        busy_ethernet, busy_fabric = job.usage.busy_since_last()
         report = RankReport(loss, self._timeline.receive_wait_seconds(), exposed_seconds, memory_gib(),
                             *job.usage.sent_since_last(), stop=float(job.stop_requested()),
-                            own_seconds=self._activity.own_seconds())
+                            own_seconds=self._activity.own_seconds(), busy_ethernet=busy_ethernet,
+                            busy_fabric=busy_fabric)
         table = torch.zeros(job.plan.world_size, RankReport.length() + 1, dtype=torch.float64)
         table[job.rank] = torch.tensor([*report.row(), self._gradients.local_square_sum()], dtype=torch.float64)
         self._combine(table)
@@ -267,5 +272,6 @@ class Trainer:
         """Wait for all ranks, so that the next step is timed from a common start."""
         self._job.communicator.barrier()
         self._job.usage.sent_since_last()
+        self._job.usage.busy_since_last()
         self._activity.own_seconds()
         self._step_began = time.perf_counter()

@@ -22,7 +22,8 @@ class RankReport:
     """What one rank reports of a step; seconds, GiB, and bytes that its node sent (first rank of a node only).
 
     `stop` is 1 where the rank was told to save and stop; `own_seconds` is the time since the last report that the rank
-    spent outside collectives and transfers.
+    spent outside collectives and transfers. `busy_ethernet` and `busy_fabric` are the seconds since then in which bytes
+    waited in the node's NICs.
     """
 
     loss: float
@@ -33,6 +34,8 @@ class RankReport:
     bytes_fabric: float = NOT_MEASURED
     stop: float = 0.0
     own_seconds: float = 0.0
+    busy_ethernet: float = 0.0
+    busy_fabric: float = 0.0
 
     @classmethod
     def length(cls) -> int:

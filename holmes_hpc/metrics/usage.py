@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from holmes_hpc.emulation.counters import sent_bytes
+from holmes_hpc.metrics.backlog import Backlog
 from holmes_hpc.metrics.step import NOT_MEASURED
 
 
@@ -19,6 +20,9 @@ class Usage:
     def __init__(self, ethernet: str | None, fabric: str | None) -> None:
         self._interfaces = (ethernet, fabric)
         self._before = self._read()
+        self._backlog = Backlog(self._interfaces)
+        if self._interfaces != (None, None):
+            self._backlog.start()
 
     def sent_since_last(self) -> tuple[float, float]:
         """Return the bytes sent by Ethernet and by the fabric NIC since the last call."""
@@ -27,6 +31,11 @@ class Usage:
             NOT_MEASURED if now is None or then is None else float(now - then)
             for now, then in zip(self._before, before, strict=True)
         )
+        return ethernet, fabric
+
+    def busy_since_last(self) -> tuple[float, float]:
+        """Return for how long bytes waited in the Ethernet and the fabric NIC since the last call."""
+        ethernet, fabric = self._backlog.busy_since_last()
         return ethernet, fabric
 
     def _read(self) -> list[int | None]:

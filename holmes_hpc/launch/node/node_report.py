@@ -6,16 +6,12 @@ No tool is called, so it works in a container; `root` lets tests lay out a node 
 from __future__ import annotations
 
 import dataclasses
-import socket
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from fcntl import ioctl
 from pathlib import Path
 from typing import Any
 
-_SIOCGIFADDR = 0x8915
-_INTERFACE_NAME_BYTES = 15
+from holmes_hpc.cluster.link_state import address_of
 
 
 @dataclass(frozen=True)
@@ -62,16 +58,6 @@ class NodeReport:
     def active_adapters(self, family: str) -> list[str]:
         """Return the adapters with an active port of a family, in name order."""
         return sorted({port.adapter for port in self.ports if port.family == family and port.state == "ACTIVE"})
-
-
-def address_of(interface: str) -> str | None:
-    """Return the IPv4 address of an interface of this machine, None where it has none."""
-    request = struct.pack("256s", interface.encode()[:_INTERFACE_NAME_BYTES])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        try:
-            return socket.inet_ntoa(ioctl(any_socket.fileno(), _SIOCGIFADDR, request)[20:24])
-        except OSError:
-            return None
 
 
 def read_node(name: str, root: Path = Path("/"), address: Callable[[str], str | None] = address_of) -> NodeReport:
