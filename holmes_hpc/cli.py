@@ -15,7 +15,8 @@ HYDRA_VERBS = {"train": "holmes_hpc.train", "plan": "holmes_hpc.plan", "doctor":
                "probe": "holmes_hpc.probe"}
 """Verbs that compose a configuration, and their modules, each with a COMMAND."""
 
-PLAIN_VERBS = {"jobs": "holmes_hpc.jobs", "logs": "holmes_hpc.logs", "compare": "holmes_hpc.compare",
+PLAIN_VERBS = {"jobs": "holmes_hpc.jobs", "cancel": "holmes_hpc.cancel", "sweep": "holmes_hpc.sweep",
+               "logs": "holmes_hpc.logs", "compare": "holmes_hpc.compare",
                "calibrate": "holmes_hpc.calibrate",
                "site": "holmes_hpc.site"}
 """Verbs with arguments of their own, and their modules, each with a `main`."""
@@ -34,6 +35,8 @@ usage: holmes VERB [arguments]
   probe +cluster=NAME [overrides]    measure the links between the cluster's nodes
   throughput RUN...                  tables and pictures of finished or running runs
   jobs [RUN...] [--watch]            state, step, tokens/s and loss of submitted runs
+  cancel RUN...                      cancel the jobs of runs or of a sweep
+  sweep SWEEP --resume               go on with a sweep: submit what is missing or has failed
   logs RUN [--rank N] [--follow]     what a run's batch script and ranks wrote
   calibrate RUN...                   correct the planner's speed of GPUs by what runs measured
   report RUN...                      one HTML page of runs: plan, figures, pictures, environment

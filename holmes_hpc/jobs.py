@@ -13,8 +13,10 @@ from holmes_hpc.program import report, run_program
 from holmes_hpc.runs import RunFolder, read_result
 from holmes_hpc.runs.files import read_json
 from holmes_hpc.runs.find import SWEEP_FILE, find_runs
+from holmes_hpc.runs.sweeps import sweep_named
 from holmes_hpc.submit.board import Board, Row, table, text
 from holmes_hpc.submit.ending import failure
+from holmes_hpc.submit.job import submitted_run
 from holmes_hpc.submit.live import rows, show_until_over
 from holmes_hpc.submit.watch import NOT_SUBMITTED, SubmittedRun, Watch
 
@@ -39,8 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    found = [run for folder in find_runs(arguments.runs, arguments.folder)
+    folders = find_runs(arguments.runs, arguments.folder)
+    found = [run for folder in folders
              if (run := _submitted(folder)) and (arguments.runs or run.job_id != NOT_SUBMITTED)]
+    missing = _to_be_submitted(arguments.runs, arguments.folder)
     if not arguments.runs:
         found = sorted(found, key=_number)[-SHOWN:]
     if not found:
@@ -59,7 +63,18 @@ def _show(arguments: argparse.Namespace) -> int:
         folder = watched.run.folder
         if watched.run.job_id == NOT_SUBMITTED:
             sys.stdout.write(f"{folder.name}/{folder.id} was not submitted: {failure(watched)}\n")
+    for place, count in missing.items():
+        sys.stdout.write(f"{count} of the runs of {place} are not submitted yet; `holmes sweep {place} --resume` "
+                         "submits them, where no other command does\n")
     return 0
+
+
+def _to_be_submitted(names: Sequence[str], base: Path) -> dict[Path, int]:
+    """Return how many runs of the sweeps among the names nobody has submitted yet."""
+    sweeps = [sweep for name in names if (sweep := sweep_named(name, base))]
+    counts = {sweep.place: len(sweep.words) - sum(_submitted(folder) is not None for folder in sweep.folders.values())
+              for sweep in sweeps}
+    return {place: count for place, count in counts.items() if count}
 
 
 def _print(shown: list[Row]) -> None:
@@ -72,12 +87,10 @@ def _print(shown: list[Row]) -> None:
 
 
 def _submitted(folder: RunFolder) -> SubmittedRun | None:
-    job = read_json(folder.job_path)
-    if job is None and read_result(folder):  # sbatch refused it
+    run = submitted_run(folder)
+    if run is None and read_result(folder):  # sbatch refused it
         return SubmittedRun(NOT_SUBMITTED, folder)
-    if not isinstance(job, dict) or job.get("job_id") is None:
-        return None
-    return SubmittedRun(str(job["job_id"]), folder, cluster=job.get("cluster"))
+    return run
 
 
 def _number(run: SubmittedRun) -> list[int]:

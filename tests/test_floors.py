@@ -34,20 +34,20 @@ FLOORS = [
     {"launch"},
     {"program"},
     {"front"},
-    {"train", "plan", "doctor", "jobs", "logs", "site", "probe", "compare", "calibrate"},
+    {"train", "plan", "doctor", "jobs", "cancel", "sweep", "logs", "site", "probe", "compare", "calibrate"},
     {"cli"},
 ]
 TORCH_FROM = FLOORS.index({"metrics", "data", "model", "checkpoint"})
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
-NO_TORCH_EITHER = {"front", "program", "train", "plan", "doctor", "jobs", "logs", "site", "probe", "compare",
-                   "calibrate", "cli"}
+NO_TORCH_EITHER = {"front", "program", "train", "plan", "doctor", "jobs", "cancel", "sweep", "logs", "site", "probe",
+                   "compare", "calibrate", "cli"}
 """Commands, which reach torch through launch alone, once they run."""
 
 STANDARD_LIBRARY_ONLY = {"values"}
 
 ROOMS = {
     "planner": ("task", "layout", "cost", "simulation", "strategies", "search", "telling", "making"),
-    "launch": ("node", "rank", "follow", "here", "slurm", "train", "in_turn", "sweep"),
+    "launch": ("node", "rank", "follow", "here", "slurm", "train", "in_turn", "submitting", "sweep"),
     "engine": ("watchdog", "saving", "trainer"),
 }
 """The staircases inside parts: a room imports only rooms before it. What has no place here may use any."""

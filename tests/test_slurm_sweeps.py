@@ -145,3 +145,63 @@ def test_a41_a40_a_dry_run_of_features_is_tried_by_slurm(slurm: SlurmCluster) ->
     assert refused.status == 2
     assert "Slurm would refuse this job" in refused.stderr
     assert json.dumps(slurm.squeue()).count("COMPLETED") == 1
+
+
+def interrupted(slurm: SlurmCluster, words: list[str], number: signal.Signals) -> str:
+    """Start a sweep, signal it once it has submitted a run or is at the limit, and return what it said then."""
+    following = subprocess.Popen(slurm.command_line(command("train", words), environment=HOLDING), text=True,
+                                 stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+    assert following.stderr is not None
+    said = []
+    for line in following.stderr:
+        said.append(line)
+        if (line.startswith("job ") and " of " in line) or "takes no more jobs" in line:
+            os.kill(children(following.pid)[0], number)  # nsenter forks to enter the PID namespace
+            break
+    rest = following.stderr.read()
+    assert following.wait(timeout=60) == 130, "".join(said) + rest
+    return rest
+
+
+@pytest.mark.parametrize(("runs", "limit"), [(4, 5), pytest.param(20, 7, marks=pytest.mark.long)])
+def test_a_sweep_beyond_the_submission_limit_that_is_interrupted_twice_ends_and_none_runs_twice(
+        make_each_slurm: MakeSlurm, runs: int, limit: int) -> None:
+    slurm = make_each_slurm(accounting=True, extra=(
+        "AccountingStorageEnforce=associations,limits,qos", "MinJobAge=3600"))
+    slurm.run("sacctmgr -i add account physics && sacctmgr -i add user root account=physics && "
+              f"sacctmgr -i modify user root set MaxSubmitJobs={limit}")
+    seeds = ",".join(map(str, range(runs)))
+    words = [site(slurm), without_torch(slurm), "-m", "+cluster=pair", f"train.seed={seeds}", *TINY]
+    first = interrupted(slurm, words, signal.SIGINT)
+    assert "SIGINT: no longer following the sweep in " in first and "are not submitted yet" in first
+    place = first.partition("following the sweep in ")[2].partition(". ")[0]
+    second = interrupted(slurm, words, signal.SIGTERM)
+    assert f"SIGTERM: no longer following the sweep in {place}" in second
+    assert "not submitted yet; `holmes sweep " in holmes(slurm, "jobs", [place]).stdout
+    following = subprocess.Popen(slurm.command_line(command("sweep", [place, "--resume"]), environment=HOLDING),
+                                 text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    assert following.stderr is not None
+    assert any("Slurm takes no more jobs now" in line for line in following.stderr)
+    let_go(slurm)
+    rest = following.stderr.read()
+    assert following.wait(timeout=60) == 0, rest[-4000:]
+    made = folders(slurm)
+    assert len(made) == runs
+    assert [result(folder)["status"] for folder in made] == ["completed"] * runs
+    for folder in made:
+        assert set(slurm.wait_for(json.loads((folder / "job.json").read_text())["job_id"])) == {"COMPLETED"}
+    states = [state for name, state in slurm.squeue().items() if "+" in name]
+    assert states.count("COMPLETED") == 2 * runs, "each of two components, each once"
+    # What the limit refused: Slurm keeps a record of the component that it had taken before.
+    assert {state for state in states if state != "COMPLETED"} <= {"FAILED", "CANCELLED"}, states
+
+
+def test_a_sweep_is_cancelled_as_a_whole(slurm: SlurmCluster) -> None:
+    done = holmes(slurm, "train", [site(slurm), without_torch(slurm), *FOUR, *TINY, "launch.wait=false",
+                                   "launch.max_jobs=1"])
+    place = done.stderr.partition("`holmes jobs ")[2].partition(",")[0].partition("`")[0]
+    assert holmes(slurm, "cancel", [place]).stdout.startswith("cancelled 4 of 4 runs (jobs ")
+    for job in {int(name.partition("+")[0].partition("_")[0]) for name in slurm.squeue()}:
+        slurm.wait_for(job)
+    assert not any("RUNNING" in state or "PENDING" in state for state in slurm.squeue().values())
+    assert holmes(slurm, "cancel", [place]).stdout == "cancelled 0 of 4 runs; the others are over\n"

@@ -19,9 +19,10 @@ from holmes_hpc.launch.sweep import distinguishing
 from holmes_hpc.runs import RunFolder, write_result
 from holmes_hpc.runs.find import find_run, find_runs
 from holmes_hpc.submit.board import Board, failure_lines, text
+from holmes_hpc.submit.lanes import Lanes
 from holmes_hpc.submit.live import show_until_over
 from holmes_hpc.submit.states import JobStatus
-from holmes_hpc.submit.sweep import SweepRun, group_runs, split, submit_sweep, waves
+from holmes_hpc.submit.sweep import Submitter, SweepRun, group_runs, split
 from holmes_hpc.submit.watch import SubmittedRun, Watch
 
 
@@ -48,11 +49,30 @@ def test_a10_a_long_sweep_is_split_under_max_array_size() -> None:
     assert split([3, 4], 0) == [[3], [4]], "MaxArraySize=0 forbids arrays"
 
 
-def test_waves_keep_the_number_of_running_jobs() -> None:
-    assert waves([1, 1, 4, 1], None) == [[0, 1, 2, 3]]
-    assert waves([1, 1, 1, 1, 1], 2) == [[0, 1], [2, 3], [4]]
-    assert waves([8, 1, 1], 3) == [[0], [1, 2]], "an array of 8 runs 3 at a time"
-    assert waves([], 3) == []
+def test_lanes_keep_the_number_of_running_jobs_as_a_sliding_window() -> None:
+    def given(widths: list[int], count: int) -> list[tuple[str, ...]]:
+        lanes, found = Lanes(count), []
+        for number, width in enumerate(widths):
+            places, after = lanes.choose(width)
+            lanes.give(places, str(number))
+            found.append(after)
+        return found
+
+    assert given([1, 1, 1, 1, 1], 2) == [(), (), ("0",), ("1",), ("2",)], "each waits for one job, not for a wave"
+    assert given([8, 1, 1, 1], 3) == [(), ("0",), ("0",), ("0",)], "an array of 8 runs 3 at a time"
+    assert given([1, 2, 1], 2) == [(), ("0",), ("1",)]
+    lanes = Lanes(2, [("7", 1), ("8", 1)])
+    assert lanes.choose(1)[1] == ("7",), "jobs of an earlier command take their lanes"
+    lanes.forget({"8"})
+    assert lanes.choose(1)[1] == ()
+    assert Lanes(1, [("7", 1), ("8", 1)]).choose(1)[1] == ("7", "8"), "a smaller window waits for all"
+
+
+def submit_sweep(sweep: list[SweepRun], place: Path, max_jobs: int | None = None) -> list[SubmittedRun | HolmesError]:
+    submitter = Submitter(dict(enumerate(sweep)), place, Lanes(max_jobs) if max_jobs else None)
+    answers = {answer.number: answer.run for answer in submitter.submit()}
+    assert submitter.waiting == []
+    return [answers[number] for number in range(len(sweep))]
 
 
 @pytest.fixture
@@ -64,7 +84,7 @@ def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (programs / "sbatch").write_text(f"""#!/bin/sh
 number=$(ls {scripts} | wc -l)
 for last; do :; done
-if grep -q 'partition=roce' "$last" && [ -e {tmp_path}/refuse ]; then echo "QOSMaxSubmit" >&2; exit 1; fi
+if grep -q 'partition=roce' "$last" && [ -e {tmp_path}/refuse ]; then echo "Invalid qos" >&2; exit 1; fi
 cp "$last" {scripts}/$((number + 1))
 echo $((number + 1))
 """)
@@ -107,7 +127,7 @@ def test_a_refused_job_keeps_the_others_not_back(configs: dict[str, Any], tmp_pa
     (tmp_path / "refuse").touch()
     answers = submit_sweep(runs(configs, tmp_path, "roce", "ib", "roce"), tmp_path / "sweep")
     assert [isinstance(answer, HolmesError) for answer in answers] == [True, False, True]
-    assert "QOSMaxSubmit" in str(answers[0])
+    assert "Invalid qos" in str(answers[0])
 
 
 def test_a47_runs_of_one_second_have_folders_of_their_own(tmp_path: Path) -> None:

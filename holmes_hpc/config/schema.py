@@ -282,6 +282,7 @@ class Launch:
     python: str | None = setting(None, "Python of the ranks; default: the submitting one, in a container python3")
     on_mismatch: str = setting("fail", "when a node is not as described",
                                valid=("fail", "ethernet", "exclude_node"))
+    new_sweep: bool = setting(False, "begin a sweep anew where the same command began one that is not complete")
     max_jobs: int | None = setting(None, "most jobs of a sweep that run at a time", minimum=1)
     probe: bool = setting(False, "measure the links before training")
     probe_only: bool = setting(False, "end after that, as `holmes probe` does")

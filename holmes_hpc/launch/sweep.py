@@ -6,31 +6,21 @@ import dataclasses
 import functools
 import logging
 import os
-import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from holmes_hpc.cluster import ClusterDescription, read_cluster
-from holmes_hpc.errors import HolmesError, LaunchImpossibleError
+from holmes_hpc.config.plugins import load_plugins
+from holmes_hpc.errors import ConfigurationError, LaunchImpossibleError
 from holmes_hpc.launch.in_turn import run_in_turn
-from holmes_hpc.launch.slurm.job_plan import plan_for_job
-from holmes_hpc.launch.slurm.run import say_what_nodes_do_not_see
-from holmes_hpc.launch.train import check_before, fill_in_resume, make_folder, refuse_unsupported
-from holmes_hpc.runs import read_result
-from holmes_hpc.runs.files import write_json_atomic
-from holmes_hpc.runs.find import SWEEP_FILE
-from holmes_hpc.submit.board import Board, failure_lines, text
-from holmes_hpc.submit.ending import exit_status_of, failure
-from holmes_hpc.submit.live import rows, show_until_over
+from holmes_hpc.launch.submitting import Outcome, run_sweep
+from holmes_hpc.runs.sweep_record import RECORD
+from holmes_hpc.runs.sweeps import Sweep, find_sweep, fingerprint
 from holmes_hpc.submit.mode import Decision, Probes, decide_mode
-from holmes_hpc.submit.sweep import SweepRun, submit_sweep
-from holmes_hpc.submit.watch import NOT_SUBMITTED, SubmittedRun, Watch
 
 LOG = logging.getLogger(__name__)
-
-Outcome = tuple[int, float | None]
-
 
 def sweep(configs: Sequence[Any], words: Sequence[str], place: Path) -> list[Outcome] | None:
     """Submit the runs of a sweep at once, or run them here in turn; return what became of each, None for dry runs.
@@ -45,28 +35,36 @@ def sweep(configs: Sequence[Any], words: Sequence[str], place: Path) -> list[Out
     words = distinguishing(words)
     if where != "slurm":
         return run_in_turn(configs, words)
-    prepared: dict[int, SweepRun] = {}
-    outcomes: dict[int, Outcome] = {}
-    for number, config in enumerate(configs):
-        try:
-            prepared[number] = _prepare(config, clusters[number], words[number])
-        except HolmesError as error:
-            LOG.error("%s: %s", words[number], error)
-            outcomes[number] = (error.exit_status, None)
-    say_what_nodes_do_not_see(configs[0])
-    answers = submit_sweep(list(prepared.values()), place, configs[0].launch.max_jobs)
-    submitted = {}
-    for number, answer in zip(prepared, answers, strict=True):
-        if isinstance(answer, SubmittedRun):
-            submitted[number] = answer
-        else:  # it stays in the table, and its result.json says why
-            LOG.error("%s: %s", words[number], answer)
-            submitted[number] = SubmittedRun(NOT_SUBMITTED, prepared[number].folder)
-            outcomes[number] = (answer.exit_status, None)
-    write_json_atomic(place / SWEEP_FILE, {"runs": [str(run.folder.path) for run in submitted.values()],
-                                           "overrides": [words[number] for number in submitted]})
-    outcomes = _follow(submitted, words, place, wait=bool(configs[0].launch.wait)) | outcomes
-    return [outcomes[number] for number in range(len(configs))]
+    launch = configs[0].launch
+    begun = None if launch.new_sweep else find_sweep(place.parent, fingerprint(configs, words))
+    if begun is not None:
+        LOG.info("this command began the sweep in %s, which is not complete; launch.new_sweep=true begins another one",
+                 begun.place)
+        with suppress(OSError):  # Hydra made it, for a sweep that does not begin
+            (place / RECORD).unlink(missing_ok=True)
+            place.rmdir()
+    return run_sweep(begun or Sweep.begin(place, configs, words), configs, clusters, wait=bool(launch.wait),
+                     max_jobs=launch.max_jobs)
+
+
+def resume_sweep(place: Path, *, wait: bool = True) -> list[Outcome]:
+    """Go on with the sweep in a folder: submit what is missing or has failed, and follow all; return the outcomes.
+
+    Raises ConfigurationError where the folder holds no sweep that was submitted to Slurm, LaunchImpossibleError where
+    Slurm is not here, and as `run_sweep` does.
+    """
+    begun = Sweep.read(place)
+    if begun is None:
+        raise ConfigurationError(f"{place} holds no sweep that was submitted to Slurm; name a folder such as "
+                                 "runs/sweeps/20261130-120000-ab12, which the command named when it began")
+    configs = begun.configs()
+    for config in configs:
+        load_plugins(config)
+    clusters = [read_cluster(config.cluster) for config in configs]
+    where = _where(configs, clusters, begun.words)
+    if where != "slurm":
+        raise LaunchImpossibleError(f"a sweep goes on where it was submitted; a run would go here: {where}")
+    return run_sweep(begun, configs, clusters, wait=wait, max_jobs=configs[0].launch.max_jobs)
 
 
 def distinguishing(words: Sequence[str]) -> list[str]:
@@ -98,41 +96,3 @@ def _unlike(decisions: Sequence[Decision], words: Sequence[str]) -> str:
                      if decision.mode != "slurm")
     return (f"{count} of the {len(words)} runs go to Slurm, but not `{what}`: {odd.full_reason}. Runs that are "
             "compared belong on one machine: mend that cluster file, leave it out, or set launch.mode=emulated for all")
-
-
-def _prepare(config: Any, cluster: ClusterDescription, words: str) -> SweepRun:
-    check_before(config)
-    chosen = plan_for_job(config, cluster)
-    refuse_unsupported(config)
-    fill_in_resume(config)
-    return SweepRun(config, make_folder(config, chosen), words)
-
-
-def _follow(submitted: dict[int, SubmittedRun], words: Sequence[str], place: Path, *, wait: bool
-            ) -> dict[int, Outcome]:
-    if not submitted:
-        return {}
-    watch = Watch(list(submitted.values()))
-    board = Board({run.folder.path: words[number] for number, run in submitted.items()})
-    later = f"`holmes jobs {place}` shows them, with --watch until all are over"
-    LOG.info("submitted %d jobs; %s", sum(run.job_id != NOT_SUBMITTED for run in submitted.values()), later)
-    if not wait:
-        watch.poll()
-        sys.stderr.write(text(rows(watch, board)))
-        return dict.fromkeys(submitted, (0, None))
-    try:
-        show_until_over(watch, board, sys.stderr)
-    except KeyboardInterrupt:
-        LOG.info("no longer following the sweep, whose jobs go on; %s", later)
-        return dict.fromkeys(submitted, (0, None))
-    outcomes = {}
-    for number, watched in zip(submitted, watch.runs, strict=True):
-        if watched.run.job_id == NOT_SUBMITTED:
-            continue
-        status = exit_status_of(watched)
-        result = read_result(watched.run.folder) or {}
-        outcomes[number] = (status, result.get("tokens_per_second_median") if status == 0 else None)
-        if status != 0:
-            LOG.error("job %s (%s): %s", watched.run.job_id, words[number], failure(watched))
-            sys.stderr.write("\n".join(failure_lines(watched.run.folder)[1:] + [""]))
-    return outcomes

@@ -15,7 +15,7 @@ from holmes_hpc.runs import RunFolder, last_metrics, read_result
 from holmes_hpc.runs.job import final_state
 from holmes_hpc.runs.starts import nearness
 from holmes_hpc.submit.states import JobStatus
-from holmes_hpc.submit.watch import NOT_SUBMITTED, Watched
+from holmes_hpc.submit.watch import NOT_SUBMITTED, NOT_YET, Watched
 
 TRACEBACK_LINES = 6
 COLUMNS = ("job", "run", "state", "step", "tokens/s", "loss")
@@ -57,8 +57,9 @@ class Board:
         result, last = read_result(folder) or {}, last_metrics(folder) or {}
         if folder not in self._steps:
             self._steps[folder] = planned_steps(folder)
-        if watched.run.job_id == NOT_SUBMITTED:
-            return Row(NOT_SUBMITTED, folder, "not submitted", None, self._steps[folder], None, None,
+        if watched.run.job_id in (NOT_SUBMITTED, NOT_YET):
+            state = "not submitted" if watched.run.job_id == NOT_SUBMITTED else "to be submitted"
+            return Row(watched.run.job_id, folder, state, None, self._steps[folder], None, None,
                        self._words.get(folder.path, ""))
         done = result.get("status") == "completed"
         ended = final_state(folder) if watched.status is None else None

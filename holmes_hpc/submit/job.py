@@ -5,25 +5,29 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import secrets
 import shutil
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.runs import RunFolder, write_job, write_result
+from holmes_hpc.runs.files import read_json
 from holmes_hpc.runs.private import open_folder
 from holmes_hpc.submit.commands import (
     MissingCommandError,
     RefusedSubmissionError,
     SlurmCommandError,
+    SubmissionLimitError,
     TransientSlurmError,
     refused_submission,
     run_command_aloud,
 )
 from holmes_hpc.submit.components import job_components, job_shape
 from holmes_hpc.submit.fit import check_submission
-from holmes_hpc.submit.once import submit_once
+from holmes_hpc.submit.once import find_jobs, submit_once
 from holmes_hpc.submit.options import cluster_of
 from holmes_hpc.submit.patience import patiently
 from holmes_hpc.submit.script import JobRequest, render_script
@@ -31,6 +35,8 @@ from holmes_hpc.submit.snapshot import keep_code
 from holmes_hpc.submit.watch import SubmittedRun
 
 TEST_PATIENCE_SECONDS = 20.0
+SUBMISSION = "submission"
+"""The folder of a submission's script; later ones of the same run have a number behind."""
 
 
 def job_request(config: Any, folder: RunFolder | None, **further: Any) -> JobRequest:
@@ -39,26 +45,32 @@ def job_request(config: Any, folder: RunFolder | None, **further: Any) -> JobReq
     return JobRequest(str(config.run.name or config.cluster.name), components, config.launch, folder, **further)
 
 
-def submit(config: Any, folder: RunFolder, dependency: str | None = None, code_place: Path | None = None
-           ) -> SubmittedRun:
+def submit(config: Any, folder: RunFolder, dependency: str | None = None, code_place: Path | None = None,
+           waits_for_room: bool = False) -> SubmittedRun:
     """Submit the run whose configuration and plan lie in `folder`, and return its job.
 
-    `dependency` is sbatch's; `code_place` is where a copy of the code is kept, by default the run folder. Raises as
+    `dependency` is sbatch's; `code_place` is where a copy of the code is kept, by default the run folder. With
+    `waits_for_room` a limit on submitted jobs is no end of the run. Raises as
     `hand_over` and `keep_code` do, and ConfigurationError where a partition holds nodes that cannot talk to each other.
     """
+    place = fresh_place(folder.path / SUBMISSION)
     try:
         code = keep_code(config, [folder], folder.path if code_place is None else code_place)
         request = job_request(config, folder, dependency=dependency, code=code)
         check_submission(config)
-        job_id = hand_over(request, folder.path / "submission", job_shape(config.cluster))
+        job_id = hand_over(request, place, job_shape(config.cluster))
     except HolmesError as error:
-        write_result(folder, "failed", error=str(error), emulated=False)
+        if waits_for_room and isinstance(error, SubmissionLimitError):
+            give_up_place(place)
+        else:
+            write_result(folder, "failed", error=str(error), emulated=False)
         raise
     return record(request, folder, job_id)
 
 
 def submit_array(configs: Sequence[Any], folders: Sequence[RunFolder], place: Path, *, at_a_time: int | None = None,
-                 dependency: str | None = None, code_place: Path | None = None) -> list[SubmittedRun]:
+                 dependency: str | None = None, code_place: Path | None = None,
+                 waits_for_room: bool = False) -> list[SubmittedRun]:
     """Submit runs whose scripts differ by their run folders alone as one array; `place` is a new folder for it.
 
     `at_a_time` is how many of them run at once; `code_place` is where a copy of the code is kept, by default `place`.
@@ -74,12 +86,75 @@ def submit_array(configs: Sequence[Any], folders: Sequence[RunFolder], place: Pa
         request = job_request(configs[0], None, links=place, array=f"0-{len(folders) - 1}{throttle}",
                               dependency=dependency, code=code)
         check_submission(configs[0])
-        job_id = hand_over(request, place / "submission", "array")
+        job_id = hand_over(request, place / SUBMISSION, "array")
     except HolmesError as error:
-        for folder in folders:
-            write_result(folder, "failed", error=str(error), emulated=False)
+        if not (waits_for_room and isinstance(error, SubmissionLimitError)):
+            for folder in folders:
+                write_result(folder, "failed", error=str(error), emulated=False)
         raise
     return [record(request, folder, f"{job_id}_{number}") for number, folder in enumerate(folders)]
+
+
+def fresh_place(place: Path) -> Path:
+    """Return a folder for a submission that none had before: `submission`, then `submission-a1b2c3`, ...
+
+    A job is found by the folder of its script, so every submission has its own.
+    """
+    if not place.exists() and not _refused(place).exists():
+        return place
+    return place.with_name(f"{place.name}-{secrets.token_hex(3)}")
+
+
+def give_up_place(place: Path) -> None:
+    """Remove the folder of a submission that a limit refused, and let no later one have its name.
+
+    Slurm keeps a record of a component that it took before it refused the next one.
+    """
+    shutil.rmtree(place, ignore_errors=True)
+    _refused(place.with_name(place.name.partition("-")[0]) if place.name.startswith(SUBMISSION) else place).touch()
+
+
+def _refused(place: Path) -> Path:
+    return place.with_name(f".{place.name}.refused")
+
+
+def set_aside(folder: RunFolder) -> None:
+    """Make a run that has ended ready to be submitted once more into its folder, where it goes on.
+
+    What its last job was is kept as `job-ID.json`.
+    """
+    job = read_json(folder.job_path)
+    if job is not None:
+        known = job.get("job_id") if isinstance(job, dict) else None
+        folder.job_path.replace(folder.path / f"job-{known or 'unknown'}.json")
+    folder.result_path.unlink(missing_ok=True)
+
+
+def submitted_run(folder: RunFolder) -> SubmittedRun | None:
+    """Return the job that a run folder names; None where it names none, or a job without an id."""
+    job = read_json(folder.job_path)
+    if not isinstance(job, dict) or job.get("job_id") is None:
+        return None
+    cluster = job.get("cluster")
+    return SubmittedRun(str(job["job_id"]), folder, cluster=cluster if isinstance(cluster, str) else None)
+
+
+def taken_job(config: Any, folder: RunFolder, sweep: Path) -> SubmittedRun | None:
+    """Return the job of a run whose submission was cut off before it was written down, and write it down; else None.
+
+    Raises SlurmCommandError where Slurm does not tell.
+    """
+    cluster = cluster_of(config.launch)
+    own = [(path, None) for path in folder.path.glob(f"{SUBMISSION}*") if path.is_dir()]
+    arrays = [(link.parent / SUBMISSION, link.name) for link in sweep.glob("array-*/*")
+              if link.is_symlink() and link.resolve() == folder.path.resolve()]
+    for place, task in sorted([*own, *arrays], key=lambda found: found[0].stat().st_mtime if found[0].exists() else 0,
+                              reverse=True)[:1]:
+        if jobs := find_jobs(place, cluster):
+            job_id = jobs[-1] if task is None else f"{jobs[-1]}_{task}"
+            if not (folder.path / f"job-{job_id}.json").exists():  # else it is the one that ended
+                return record(job_request(config, None), folder, job_id)
+    return None
 
 
 def hand_over(request: JobRequest, place: Path, shape: str) -> str:
@@ -111,6 +186,9 @@ def _ask_sbatch(request: JobRequest, place: Path, shape: str) -> str:
         with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it also raises
             return str(executor.submit(_runs_nothing).job_id)
     except (FailedJobError, OSError) as error:
+        told = error.__cause__
+        if told is not None and not isinstance(told, subprocess.CalledProcessError | OSError):
+            raise told from None  # submitit turns whatever interrupts it into a failure of sbatch
         kind = refused_submission(str(error))
         if kind is TransientSlurmError:
             raise TransientSlurmError(f"Slurm did not answer for the job ({shape}): {_last_line(error)}") from error

@@ -14,6 +14,7 @@ from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.runs.code import Code, code_root, listed_files
 from holmes_hpc.runs.files import storage_error
+from holmes_hpc.runs.private import open_folder
 
 LOG = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ def copy_code(root: Path, copy: Path) -> None:
                                  f"{MOST_BYTES / 2**20:,.0f} are copied; take data out of the checkout")
     partial = copy.with_name(f".{copy.name}.{os.getpid()}")
     try:
+        partial.mkdir(parents=True)
+        open_folder(partial, to_group=False)
         for name in names:
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / name, partial / name, follow_symlinks=False)

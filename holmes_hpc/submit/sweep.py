@@ -1,21 +1,23 @@
-"""Submits the runs of a sweep, all at once: plain ones as arrays, jobs over several partitions one by one.
+"""Submits the runs of a sweep: plain ones as arrays, jobs over several partitions one by one, as many as Slurm takes.
 
 A heterogeneous job cannot be a task of an array. An array's indices end below MaxArraySize, so a longer one becomes
 several that each begin at 0. `launch.max_jobs` is kept by Slurm itself, so nobody has to wait on the login node: by
-`--array=0-9%K` inside an array, and between jobs by dependencies, wave after wave.
+`--array=0-9%K` inside an array, and between jobs by lanes (`submit/lanes.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from holmes_hpc.errors import HolmesError
-from holmes_hpc.runs import RunFolder
-from holmes_hpc.submit.commands import SlurmCommandError, read_cluster_settings
-from holmes_hpc.submit.job import job_request, submit, submit_array
+from holmes_hpc.runs import RunFolder, write_result
+from holmes_hpc.submit.commands import SlurmCommandError, SubmissionLimitError, read_cluster_settings, run_command
+from holmes_hpc.submit.job import fresh_place, give_up_place, job_request, submit, submit_array
+from holmes_hpc.submit.lanes import Lanes
+from holmes_hpc.submit.options import cluster_of
 from holmes_hpc.submit.patience import patiently
 from holmes_hpc.submit.script import render_script
 from holmes_hpc.submit.watch import SubmittedRun
@@ -33,28 +35,95 @@ class SweepRun:
     words: str
 
 
-def submit_sweep(runs: Sequence[SweepRun], place: Path, max_jobs: int | None = None
-                 ) -> list[SubmittedRun | HolmesError]:
-    """Submit every run and return its job, or why sbatch refused it, in the order of `runs`.
+@dataclass(frozen=True)
+class Answer:
+    """What became of a run that was given to Slurm: its job, or why sbatch refused it; and the jobs it waits for."""
 
-    `place` is a folder for what the arrays need. A refused job does not keep the others back.
+    number: int
+    run: SubmittedRun | HolmesError
+    after: tuple[str, ...] = ()
+
+
+class Submitter:
+    """Gives the runs of a sweep to Slurm, as many as it takes now, and later the others.
+
+    `place` is a folder for what arrays need. `lanes` keeps `launch.max_jobs`, None where there is no such limit.
     """
-    groups = group_runs(runs)
-    longest = _longest_array() if any(len(group) > 1 for group in groups) else 1
-    units = [part for group in groups for part in split(group, longest)]
-    answers: dict[int, SubmittedRun | HolmesError] = {}
-    before: list[str] = []
-    for wave in waves([len(unit) for unit in units], max_jobs):
-        dependency = "afterany:" + ":".join(before) if before else None
-        submitted: list[str] = []
-        for unit in (units[index] for index in wave):
-            for number, answer in zip(unit, _submit_unit([runs[number] for number in unit], place / f"array-{unit[0]}",
-                                                         max_jobs, dependency), strict=True):
-                answers[number] = answer
-                if isinstance(answer, SubmittedRun):
-                    submitted.append(answer.job_id.partition("_")[0])
-        before = list(dict.fromkeys(submitted)) or before
-    return [answers[number] for number in range(len(runs))]
+
+    def __init__(self, runs: Mapping[int, SweepRun], place: Path, lanes: Lanes | None = None) -> None:
+        self._runs, self._place, self._lanes = runs, place, lanes
+        numbers = list(runs)
+        groups = group_runs(list(runs.values()))
+        longest = _longest_array(runs[numbers[0]].config) if any(len(group) > 1 for group in groups) else 1
+        self._units = [[numbers[index] for index in part] for group in groups for part in split(group, longest)]
+        self.limit = ""
+        """what Slurm said when it took no more, where runs wait for room"""
+
+    @property
+    def waiting(self) -> list[int]:
+        """The runs that are not given to Slurm yet."""
+        return sorted(number for unit in self._units for number in unit)
+
+    @property
+    def next_unit(self) -> list[int]:
+        """The runs that are given to Slurm next, or that it was being given when this was interrupted."""
+        return list(self._units[0]) if self._units else []
+
+    def drop(self, unwanted: Callable[[int], bool]) -> list[int]:
+        """Leave out waiting runs that nobody wants any more, and return them."""
+        dropped = [number for number in self.waiting if unwanted(number)]
+        kept = ([number for number in unit if number not in dropped] for unit in self._units)
+        self._units = [unit for unit in kept if unit]
+        return dropped
+
+    def forget(self, ended: Collection[str]) -> None:
+        """Let no later job wait for these, which have ended."""
+        if self._lanes:
+            self._lanes.forget(ended)
+
+    def submit(self) -> Iterator[Answer]:
+        """Submit until all are, or Slurm's limit on submitted jobs is reached; yield each run's answer.
+
+        A refused job does not keep the others back. An array that does not fit is halved.
+        """
+        self.limit = ""
+        while self._units:
+            unit = self._units[0]
+            places, after = self._lanes.choose(len(unit)) if self._lanes else ([], ())
+            try:
+                runs: Sequence[SubmittedRun | HolmesError] = self._hand_over(unit, after)
+            except SubmissionLimitError as error:
+                if len(unit) > 1:
+                    middle = (len(unit) + 1) // 2
+                    self._units[:1] = [unit[:middle], unit[middle:]]
+                    continue
+                if "Grp" in error.said or "Grp" in str(error) or _anything_queued(self._runs[unit[0]].config):
+                    self.limit = str(error)
+                    return
+                # Alone in the queue and still too much: it will never fit.
+                write_result(self._runs[unit[0]].folder, "failed", error=str(error), emulated=False)
+                runs = [error]
+            except HolmesError as error:
+                runs = [error] * len(unit)
+            del self._units[0]
+            if self._lanes and isinstance(runs[0], SubmittedRun):
+                self._lanes.give(places, runs[0].job_id.partition("_")[0])
+            for number, run in zip(unit, runs, strict=True):
+                yield Answer(number, run, after)
+
+    def _hand_over(self, unit: Sequence[int], after: Sequence[str]) -> list[SubmittedRun]:
+        runs = [self._runs[number] for number in unit]
+        dependency = "afterany:" + ":".join(after) if after else None
+        if len(runs) == 1:
+            return [submit(runs[0].config, runs[0].folder, dependency, code_place=self._place, waits_for_room=True)]
+        place = fresh_place(self._place / f"array-{unit[0]}")
+        try:
+            return submit_array([run.config for run in runs], [run.folder for run in runs], place,
+                                at_a_time=self._lanes.count if self._lanes else None, dependency=dependency,
+                                code_place=self._place, waits_for_room=True)
+        except SubmissionLimitError:
+            give_up_place(place)
+            raise
 
 
 def group_runs(runs: Sequence[SweepRun]) -> list[list[int]]:
@@ -73,38 +142,17 @@ def split(numbers: Sequence[int], longest: int) -> list[list[int]]:
     return [list(numbers[start:start + size]) for start in range(0, len(numbers), size)]
 
 
-def waves(sizes: Sequence[int], max_jobs: int | None) -> list[list[int]]:
-    """Return the indices of units (of these sizes) in waves that may start one after another.
-
-    Each wave has at most `max_jobs` jobs that run at a time, where an array counts as many as it may run at once.
-    """
-    if max_jobs is None:
-        return [list(range(len(sizes)))] if sizes else []
-    found: list[list[int]] = []
-    room = 0
-    for index, size in enumerate(sizes):
-        width = min(size, max_jobs)
-        if width > room:
-            found.append([])
-            room = max_jobs
-        found[-1].append(index)
-        room -= width
-    return found
-
-
-def _submit_unit(runs: Sequence[SweepRun], place: Path, max_jobs: int | None, dependency: str | None
-                 ) -> Sequence[SubmittedRun | HolmesError]:
+def _anything_queued(config: Any) -> bool:
+    """Say whether this user has jobs in the queue, whose end may make room; where Slurm does not tell, it may."""
     try:
-        if len(runs) == 1:
-            return [submit(runs[0].config, runs[0].folder, dependency, code_place=place.parent)]
-        return submit_array([run.config for run in runs], [run.folder for run in runs], place, at_a_time=max_jobs,
-                            dependency=dependency, code_place=place.parent)
-    except HolmesError as error:
-        return [error] * len(runs)
+        return bool(run_command(["squeue", "--me", "--noheader", "--format=%i"], cluster=cluster_of(config.launch)
+                                ).strip())
+    except SlurmCommandError:
+        return True
 
 
-def _longest_array() -> int:
+def _longest_array(config: Any) -> int:
     try:
-        return patiently(lambda left: read_cluster_settings(), _PATIENCE_SECONDS).longest_array
+        return patiently(lambda left: read_cluster_settings(cluster_of(config.launch)), _PATIENCE_SECONDS).longest_array
     except SlurmCommandError:
         return 1

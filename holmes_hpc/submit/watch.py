@@ -27,6 +27,8 @@ LIFELESS_SECONDS = 900.0
 
 NOT_SUBMITTED = "-"
 """In place of the job id of a run that Slurm did not take."""
+NOT_YET = "..."
+"""In place of the job id of a run that is still to be submitted."""
 
 LOG = logging.getLogger(__name__)
 
@@ -84,6 +86,14 @@ class Watch:
         """Whether every run is over."""
         return all(watched.over for watched in self.runs)
 
+    def replace(self, folder: RunFolder, run: SubmittedRun) -> None:
+        """Watch a run that was still to be submitted by the job that it has now, and look soon."""
+        for watched in self.runs:
+            if watched.run.folder == folder:
+                watched.run, watched.since, watched.over = run, self._clock(), run.job_id == NOT_SUBMITTED
+                watched.status = None if watched.over else JobStatus("PENDING")
+        self._wait_seconds, self._due = FIRST_WAIT_SECONDS, min(self._due, self._clock() + FIRST_WAIT_SECONDS)
+
     def poll(self) -> list[Watched]:
         """Look again, and return the runs whose status changed or that are over since the last call."""
         changed = []
@@ -104,7 +114,7 @@ class Watch:
         return changed
 
     def _ask_slurm(self) -> list[Watched]:
-        open_runs = [watched for watched in self.runs if not watched.over]
+        open_runs = [watched for watched in self.runs if not watched.over and watched.run.job_id != NOT_YET]
         try:
             answer = self._ask([watched.run.known_as for watched in open_runs])
         except SlurmCommandError as error:

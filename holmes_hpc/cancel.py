@@ -1,0 +1,84 @@
+"""`holmes cancel RUN|SWEEP ...`: cancel the jobs of runs, and keep what was not submitted yet from being submitted."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from holmes_hpc.cluster.slurm.states import is_final
+from holmes_hpc.config.folders import default_runs_folder
+from holmes_hpc.errors import HolmesError
+from holmes_hpc.program import report, run_program
+from holmes_hpc.runs import RunFolder, read_result, write_result
+from holmes_hpc.runs.find import find_runs
+from holmes_hpc.runs.sweeps import sweep_named
+from holmes_hpc.submit.commands import run_command
+from holmes_hpc.submit.job import submitted_run
+from holmes_hpc.submit.patience import patiently
+from holmes_hpc.submit.states import JobStatus, read_states
+from holmes_hpc.submit.watch import SubmittedRun
+
+PATIENCE_SECONDS = 60.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    parser = argparse.ArgumentParser(prog="holmes cancel", description=(
+        "Cancel the Slurm jobs of runs or of a sweep; runs that are over are left as they are."))
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run folder, a folder of runs or of a sweep, a job "
+                                                               "id, or a run's name")
+    parser.add_argument("--folder", type=Path, default=default_runs_folder(), help="where runs lie (%(default)s)")
+    arguments = parser.parse_args(argv)
+    try:
+        return _cancel(arguments.runs, arguments.folder)
+    except HolmesError as error:
+        return report("cancel", error)
+
+
+def _cancel(names: Sequence[str], base: Path) -> int:
+    folders = _runs(names, base)
+    kept_back = [folder for folder in folders if submitted_run(folder) is None and read_result(folder) is None]
+    for folder in kept_back:
+        write_result(folder, "failed", error="cancelled before it was submitted", emulated=False)
+    runs = [run for folder in folders if (run := submitted_run(folder)) and not _is_complete(folder)]
+    states = patiently(lambda left: read_states([run.known_as for run in runs]), PATIENCE_SECONDS)
+    living = [run for run in runs if _lives(states.get(run.known_as))]
+    by_cluster: dict[str | None, list[str]] = {}
+    for run in living:
+        by_cluster.setdefault(run.cluster, []).append(run.job_id)
+    for cluster, jobs in by_cluster.items():  # those that wait for others first, so that none of them starts now
+        words = ["scancel", *reversed(jobs)]
+        patiently(lambda left, words=words, cluster=cluster: run_command(words, cluster=cluster),  # type: ignore[misc]
+                  PATIENCE_SECONDS)
+    _say(living, kept_back, len(folders))
+    return 0
+
+
+def _runs(names: Sequence[str], base: Path) -> list[RunFolder]:
+    found: dict[Path, RunFolder] = {}
+    for name in names:
+        sweep = sweep_named(name, base)
+        of_name = list(sweep.folders.values()) if sweep is not None else find_runs([name], base)
+        found |= {folder.path: folder for folder in of_name}
+    return list(found.values())
+
+
+def _lives(status: JobStatus | None) -> bool:
+    return status is not None and not is_final(status.state, requeue=True)
+
+
+def _is_complete(folder: RunFolder) -> bool:
+    return (read_result(folder) or {}).get("status") == "completed"
+
+
+def _say(cancelled: Sequence[SubmittedRun], kept_back: Sequence[RunFolder], count: int) -> None:
+    jobs = ", ".join(run.job_id for run in cancelled)
+    sys.stdout.write(f"cancelled {len(cancelled)} of {count} runs" + (f" (jobs {jobs})" if jobs else "")
+                     + (f"; {len(kept_back)} more are not submitted" if kept_back else "")
+                     + ("; the others are over\n" if len(cancelled) + len(kept_back) < count else "\n"))
+
+
+if __name__ == "__main__":
+    sys.exit(run_program("cancel", main))

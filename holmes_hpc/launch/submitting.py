@@ -1,0 +1,255 @@
+"""The runs of a sweep on Slurm: made, submitted as Slurm takes them, followed in one table, gone on with if cut off."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster.slurm.states import is_final
+from holmes_hpc.errors import FAILED, INTERRUPTED, HolmesError
+from holmes_hpc.launch.follow.interruption import InterruptedRunError, interruptible
+from holmes_hpc.launch.slurm.job_plan import plan_for_job
+from holmes_hpc.launch.slurm.run import say_what_nodes_do_not_see
+from holmes_hpc.launch.train import check_before, fill_in_resume, make_folder, refuse_unsupported
+from holmes_hpc.runs import RunFolder, read_result
+from holmes_hpc.runs.sweeps import Sweep
+from holmes_hpc.submit.board import Board, failure_lines, text
+from holmes_hpc.submit.commands import SlurmCommandError
+from holmes_hpc.submit.ending import exit_status_of, failure
+from holmes_hpc.submit.job import set_aside, submitted_run, taken_job
+from holmes_hpc.submit.lanes import Lanes
+from holmes_hpc.submit.live import rows, show_until_over
+from holmes_hpc.submit.patience import patiently
+from holmes_hpc.submit.states import JobStatus, read_states
+from holmes_hpc.submit.sweep import Answer, Submitter, SweepRun
+from holmes_hpc.submit.watch import NOT_SUBMITTED, NOT_YET, SubmittedRun, Watch, Watched
+
+LOG = logging.getLogger(__name__)
+
+Outcome = tuple[int, float | None]
+
+ROOM_SECONDS = 30.0
+"""How often Slurm is asked for room where none of the sweep's own jobs has ended: others of the user may have."""
+_PATIENCE_SECONDS = 60.0
+
+
+def run_sweep(sweep: Sweep, configs: Sequence[Any], clusters: Sequence[ClusterDescription], *, wait: bool,
+              max_jobs: int | None) -> list[Outcome]:
+    """Submit what of a sweep is missing or has failed, and follow all; return what became of each run.
+
+    SIGINT, SIGTERM and SIGHUP say what is queued and how to go on; where runs are still to be submitted SystemExit is
+    raised then. Raises LaunchImpossibleError where another command submits them, SlurmCommandError where Slurm does not
+    tell which of the sweep's jobs live.
+    """
+    with sweep.alone():
+        work = _Work(sweep, configs, clusters, max_jobs)
+        try:
+            with interruptible():
+                work.take_stock()
+                work.make()
+                work.submit()
+                work.follow(wait=wait)
+        except InterruptedRunError as signal_name:
+            work.say_interrupted(str(signal_name))
+        return [work.outcomes[number] for number in range(len(configs))]
+
+
+class _Work:
+    """The runs of one sweep in the hands of one command, by their numbers."""
+
+    def __init__(self, sweep: Sweep, configs: Sequence[Any], clusters: Sequence[ClusterDescription],
+                 max_jobs: int | None) -> None:
+        self._sweep, self._configs, self._clusters, self._max_jobs = sweep, configs, clusters, max_jobs
+        self.outcomes: dict[int, Outcome] = {}
+        self._submitted: dict[int, SubmittedRun] = {}
+        self._again: list[int] = []
+        self._living: set[int] = set()
+        self._submitter: Submitter | None = None
+        self._watch: Watch | None = None
+        self._asked_at = 0.0
+
+    def take_stock(self) -> None:
+        """Find out which runs of an earlier command are complete, live, or are to be submitted again."""
+        known = dict(self._sweep.folders)
+        for number, folder in known.items():
+            run = submitted_run(folder) or self._taken(number, folder)
+            if run is not None:
+                self._submitted[number] = run
+        states = patiently(lambda left: read_states([run.known_as for run in self._submitted.values()]),
+                           _PATIENCE_SECONDS)
+        for number, folder in known.items():
+            mine = self._submitted.get(number)
+            complete = (read_result(folder) or {}).get("status") == "completed"
+            if mine is not None and not complete and _lives(states.get(mine.known_as)):
+                self._living.add(number)
+            elif not complete:
+                set_aside(folder)
+                self._submitted.pop(number, None)
+                self._again.append(number)
+        if known:
+            done = len(self._submitted) - len(self._living)
+            LOG.info("going on with the sweep in %s: of %d runs %d are complete, %d in the queue, %d to submit",
+                     self._sweep.place, len(self._configs), done, len(self._living),
+                     len(self._configs) - len(self._submitted))
+
+    def make(self) -> None:
+        """Plan the runs that have no folder yet, and write each down in the sweep's file as it is made."""
+        for number, config in enumerate(self._configs):
+            if number in self._sweep.folders:
+                continue
+            try:
+                check_before(config)
+                chosen = plan_for_job(config, self._clusters[number])
+                refuse_unsupported(config)
+                fill_in_resume(config)
+                self._sweep.folders[number] = make_folder(config, chosen)
+            except HolmesError as error:
+                LOG.error("%s: %s", self._sweep.words[number], error)
+                self.outcomes[number] = (error.exit_status, None)
+                continue
+            self._again.append(number)
+            self._sweep.save()
+
+    def submit(self) -> None:
+        """Submit what is to be submitted, as far as Slurm takes it now."""
+        wanted = {number: SweepRun(self._configs[number], self._sweep.folders[number], self._sweep.words[number])
+                  for number in sorted(self._again)}
+        if wanted:
+            say_what_nodes_do_not_see(next(iter(wanted.values())).config)
+            lanes = Lanes(self._max_jobs, self._ends_of_lanes()) if self._max_jobs else None
+            self._submitter = Submitter(wanted, self._sweep.place, lanes)
+            self._submit_more()
+        LOG.info("submitted %d jobs; %s", sum(run.job_id != NOT_SUBMITTED for run in self._submitted.values()),
+                 self._later())
+
+    def follow(self, *, wait: bool) -> None:
+        """Show the table, until all are over where `wait`, and submit the rest as jobs end."""
+        runs = {**self._submitted, **{number: SubmittedRun(NOT_YET, self._sweep.folders[number])
+                                      for number in self._waiting()}}
+        if not runs:
+            return
+        numbers = sorted(runs)
+        self._watch = Watch([runs[number] for number in numbers])
+        board = Board({runs[number].folder.path: self._sweep.words[number] for number in numbers})
+        if not wait:
+            self._watch.poll()
+            sys.stderr.write(text(rows(self._watch, board)))
+            self.outcomes = {**dict.fromkeys(self._waiting(), (FAILED, None)), **self.outcomes}
+            if self._waiting():
+                LOG.warning("%d runs wait for room: %s", len(self._waiting()), self._ways_on())
+            self.outcomes = {**dict.fromkeys(numbers, (0, None)), **self.outcomes}
+            return
+        show_until_over(self._watch, board, sys.stderr, self._submit_as_jobs_end)
+        for number, watched in zip(numbers, self._watch.runs, strict=True):
+            self._end(number, watched)
+
+    def say_interrupted(self, signal_name: str) -> None:
+        """Say what is queued and how to follow, cancel or go on; raise SystemExit where runs are still to be submitted.
+
+        The submission that was cut off is looked up, whether Slurm took it.
+        """
+        for number in self._submitter.next_unit if self._submitter else ():
+            if (run := self._recover(number, self._sweep.folders[number])) is not None:
+                self._submitted[number] = run
+        with suppress(HolmesError):
+            self._sweep.save()
+        open_runs = len(self._configs) - len(self._submitted) - len(self.outcomes.keys() - self._submitted.keys())
+        queued = sum(run.job_id not in (NOT_SUBMITTED, NOT_YET) for run in self._submitted.values())
+        LOG.warning("%s: no longer following the sweep in %s. %d of its %d runs are submitted, and go on%s; %s",
+                    signal_name, self._sweep.place, queued, len(self._configs),
+                    f"; {open_runs} are not submitted yet" if open_runs else "",
+                    self._ways_on() if open_runs else self._later())
+        if open_runs:
+            raise SystemExit(INTERRUPTED)
+        self.outcomes = {**dict.fromkeys(self._submitted, (0, None)), **self.outcomes}
+
+    def _submit_as_jobs_end(self, changed: Sequence[Watched]) -> None:
+        submitter = self._submitter
+        if submitter is None or not submitter.waiting:
+            return
+        ended = [watched for watched in changed if watched.over]
+        if not ended and time.monotonic() - self._asked_at < ROOM_SECONDS:
+            return
+        for number in submitter.drop(lambda number: read_result(self._sweep.folders[number]) is not None):
+            self._take(Answer(number, SubmittedRun(NOT_SUBMITTED, self._sweep.folders[number])))  # cancelled meanwhile
+            self.outcomes[number] = (1, None)
+        if ended and self._watch is not None:
+            submitter.forget({watched.run.job_id.partition("_")[0] for watched in self._watch.runs if watched.over})
+        self._submit_more()
+
+    def _submit_more(self) -> None:
+        submitter = self._submitter
+        if submitter is None:
+            return
+        said, self._asked_at = submitter.limit, time.monotonic()
+        for answer in submitter.submit():
+            self._take(answer)
+        if submitter.limit and not said:
+            LOG.info("Slurm takes no more jobs now (%s); %d runs are submitted as jobs end",
+                     (submitter.limit.splitlines() or [""])[0], len(submitter.waiting))
+
+    def _take(self, answer: Answer) -> None:
+        folder, words = self._sweep.folders[answer.number], self._sweep.words[answer.number]
+        if isinstance(answer.run, SubmittedRun):
+            run = answer.run
+            self._sweep.after[answer.number] = list(answer.after)
+            LOG.info("job %s: %s (%d of %d)", run.job_id, words, len(self._submitted) + 1, len(self._configs))
+        else:  # it stays in the table, and its result.json says why
+            LOG.error("%s: %s", words, answer.run)
+            run = SubmittedRun(NOT_SUBMITTED, folder)
+            self.outcomes[answer.number] = (answer.run.exit_status, None)
+        self._submitted[answer.number] = run
+        self._sweep.save()
+        if self._watch is not None:
+            self._watch.replace(folder, run)
+
+    def _taken(self, number: int, folder: RunFolder) -> SubmittedRun | None:
+        """Return the job of a submission that was cut off between Slurm's taking it and its being written down."""
+        return patiently(lambda left: taken_job(self._configs[number], folder, self._sweep.place), _PATIENCE_SECONDS)
+
+    def _recover(self, number: int, folder: RunFolder) -> SubmittedRun | None:
+        """Return that job, at the end of an interrupted command, which does not wait for a controller."""
+        try:
+            return submitted_run(folder) or taken_job(self._configs[number], folder, self._sweep.place)
+        except SlurmCommandError as error:
+            LOG.warning("whether Slurm took %s is not known now: %s", self._sweep.words[number], error)
+            return None
+
+    def _ends_of_lanes(self) -> list[tuple[str, int]]:
+        """Return the living jobs that no other living one waits for, each with its width."""
+        waited_for = {job for number in self._living for job in self._sweep.after.get(number, ())}
+        widths: dict[str, int] = {}
+        for number in sorted(self._living):
+            job = self._submitted[number].job_id.partition("_")[0]
+            widths[job] = widths.get(job, 0) + 1
+        return [(job, width) for job, width in widths.items() if job not in waited_for]
+
+    def _waiting(self) -> list[int]:
+        return self._submitter.waiting if self._submitter else []
+
+    def _later(self) -> str:
+        return (f"`holmes jobs {self._sweep.place}` shows them, with --watch until all are over; cancel them: `holmes "
+                f"cancel {self._sweep.place}`")
+
+    def _ways_on(self) -> str:
+        return (f"the same command again, or `holmes sweep {self._sweep.place} --resume`, submits the rest and "
+                f"follows; {self._later()}")
+
+    def _end(self, number: int, watched: Watched) -> None:
+        if watched.run.job_id == NOT_SUBMITTED:
+            return
+        status = exit_status_of(watched)
+        result = read_result(watched.run.folder) or {}
+        self.outcomes[number] = (status, result.get("tokens_per_second_median") if status == 0 else None)
+        if status != 0:
+            LOG.error("job %s (%s): %s", watched.run.job_id, self._sweep.words[number], failure(watched))
+            sys.stderr.write("\n".join(failure_lines(watched.run.folder)[1:] + [""]))
+
+
+def _lives(status: JobStatus | None) -> bool:
+    return status is not None and not is_final(status.state, requeue=True)

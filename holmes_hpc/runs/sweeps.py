@@ -1,0 +1,138 @@
+"""sweep.json: the runs of a sweep, written as they are made, so that whoever is interrupted can go on."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from omegaconf import OmegaConf
+
+from holmes_hpc.errors import ConfigurationError, LaunchImpossibleError
+from holmes_hpc.foreign import read_object
+from holmes_hpc.runs.files import storage_error, write_json_atomic, write_text_atomic
+from holmes_hpc.runs.find import SWEEP_FILE
+from holmes_hpc.runs.folder import RunFolder
+from holmes_hpc.runs.result import read_result
+
+_ONLY_HERE = ("wait", "max_jobs", "new_sweep", "dry_run")
+"""Settings of `launch` that change nothing of the runs: with others a command goes on with the same sweep."""
+
+
+@dataclass
+class Sweep:
+    """A sweep in its folder: the overrides of each run, the run folders made so far, and the jobs that each waits for.
+
+    The configurations lie beside, in `configs/NUMBER/config.yaml`, for the user alone as in a run folder.
+    """
+
+    place: Path
+    words: list[str]
+    fingerprint: str
+    folders: dict[int, RunFolder] = field(default_factory=dict)
+    after: dict[int, list[str]] = field(default_factory=dict)
+    """the job ids that a run's job waits for, where `launch.max_jobs` says so"""
+
+    @classmethod
+    def begin(cls, place: Path, configs: Sequence[Any], words: Sequence[str]) -> Sweep:
+        """Make a sweep in a new folder. Raises as `storage_error` says."""
+        sweep = cls(place, list(words), fingerprint(configs, words))
+        for number, config in enumerate(configs):
+            path = sweep._config_path(number)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise storage_error(place, error) from error
+            write_text_atomic(path, OmegaConf.to_yaml(config))
+        sweep.save()
+        return sweep
+
+    @classmethod
+    def read(cls, place: Path) -> Sweep | None:
+        """Return the sweep in a folder; None where there is none, or one of a release that wrote it at its end."""
+        kept = read_object(place / SWEEP_FILE) or {}
+        words, numbers, runs = kept.get("words"), kept.get("numbers"), kept.get("runs")
+        if not (_is_list(words, str) and _is_list(numbers, int) and _is_list(runs, str)):
+            return None
+        after = kept.get("after")
+        return cls(place, words, str(kept.get("fingerprint")),
+                   {number: RunFolder(Path(run)) for number, run in zip(numbers, runs, strict=False)},
+                   {int(number): jobs for number, jobs in (after if isinstance(after, dict) else {}).items()
+                    if str(number).isdecimal() and _is_list(jobs, str)})
+
+    def save(self) -> None:
+        """Write the file. Raises as `storage_error` says."""
+        numbers = sorted(self.folders)
+        write_json_atomic(self.place / SWEEP_FILE, {
+            "fingerprint": self.fingerprint, "words": self.words, "numbers": numbers,
+            "runs": [str(self.folders[number].path) for number in numbers],
+            "overrides": [self.words[number] for number in numbers],
+            "after": {str(number): jobs for number, jobs in sorted(self.after.items())}})
+
+    def configs(self) -> list[Any]:
+        """Return the configuration of every run. Raises ConfigurationError where one is missing."""
+        paths = [self._config_path(number) for number in range(len(self.words))]
+        missing = [path for path in paths if not path.is_file()]
+        if missing:
+            raise ConfigurationError(f"{missing[0]} is missing, so this sweep cannot go on; start it anew")
+        return [OmegaConf.load(path) for path in paths]
+
+    @property
+    def completed(self) -> bool:
+        """Whether every run is complete."""
+        return len(self.folders) == len(self.words) and all(
+            (read_result(folder) or {}).get("status") == "completed" for folder in self.folders.values())
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the sweep for one command, so that no two submit its runs. Raises LaunchImpossibleError."""
+        descriptor = os.open(self.place / "submitting", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise LaunchImpossibleError(f"another command submits the runs of {self.place} now; `holmes jobs "
+                                        f"{self.place} --watch` shows them") from None
+        except OSError:
+            pass  # a file system without locks: nobody can be kept out
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _config_path(self, number: int) -> Path:
+        return self.place / "configs" / str(number) / "config.yaml"
+
+
+def sweep_named(name: str, base: Path) -> Sweep | None:
+    """Return the sweep in the folder `name`, or in that folder below `base`; None where neither holds one."""
+    return next((sweep for place in (Path(name).expanduser(), base / name, base / "sweeps" / name)
+                 if (sweep := Sweep.read(place.absolute()))), None)
+
+
+def find_sweep(base: Path, wanted: str) -> Sweep | None:
+    """Return the newest sweep below `base` with this fingerprint that is not complete; None where there is none."""
+    places = sorted((path.parent for path in base.glob(f"*/{SWEEP_FILE}")), key=lambda place: place.name, reverse=True)
+    newest = next((sweep for place in places if (sweep := Sweep.read(place)) and sweep.fingerprint == wanted), None)
+    return None if newest is None or newest.completed else newest
+
+
+def fingerprint(configs: Sequence[Any], words: Sequence[str]) -> str:
+    """Return a digest of what the runs of a sweep are, whoever waits for them."""
+    digest = hashlib.sha256()
+    for config, text in zip(configs, words, strict=True):
+        plain = OmegaConf.to_container(config)
+        launch = plain.get("launch") if isinstance(plain, dict) else None
+        if isinstance(plain, dict) and isinstance(launch, Mapping):
+            plain["launch"] = {name: value for name, value in launch.items() if name not in _ONLY_HERE}
+        digest.update(f"{text}\n{OmegaConf.to_yaml(OmegaConf.create(plain))}\n".encode())
+    return digest.hexdigest()[:32]
+
+
+def _is_list(value: Any, kind: type) -> TypeGuard[list[Any]]:
+    return isinstance(value, list) and all(isinstance(each, kind) for each in value)

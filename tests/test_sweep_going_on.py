@@ -1,0 +1,259 @@
+"""Sweeps that are cut off, meet a limit on submitted jobs, or are cancelled: gone on with, none submitted twice."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holmes_hpc import cli
+from holmes_hpc.config.compose import compose
+from holmes_hpc.errors import LaunchImpossibleError
+from holmes_hpc.launch import submitting
+from holmes_hpc.launch.follow.interruption import InterruptedRunError
+from holmes_hpc.launch.sweep import resume_sweep, sweep
+from holmes_hpc.runs import RunFolder, read_result, write_result
+from holmes_hpc.runs.sweeps import Sweep, sweep_named
+from holmes_hpc.submit import job, live, watch
+
+SBATCH = """\
+#!/bin/sh
+cd {slurm}
+for last; do :; done
+size=$(grep -c '#SBATCH hetjob' "$last"); size=$((size + 1))
+array=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$last")
+[ -n "$array" ] && size=$((array + 1))
+used=$(cat active/* 2>/dev/null | awk '{{ total += $1 }} END {{ print total + 0 }}')
+limit=$(cat limit)
+if [ $((used + size)) -gt $limit ]; then
+  echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1
+fi
+number=$(($(cat number) + 1)); echo $number > number
+echo $size > active/$number
+for task in $(seq 0 ${{array:-0}}); do
+  [ -n "$array" ] && id=${{number}}_$task || id=$number
+  echo "$id|$number|PENDING|ib||Priority|x" > jobs/$id
+done
+echo "$number|$last" >> commands
+cp "$last" scripts/$number
+[ -e lose ] && {{ rm lose; kill -INT $PPID; sleep 5; }}
+echo $number
+"""
+SQUEUE = """\
+#!/bin/sh
+cd {slurm}
+case "$*" in
+  *"%o"*) cat commands 2>/dev/null;;
+  *"--format=%i") ls active;;
+  *) echo "JOBID|JOBID|STATE|PARTITION|NODELIST|REASON|NAME"; cat jobs/* 2>/dev/null;;
+esac
+"""
+SCANCEL = """\
+#!/bin/sh
+cd {slurm}
+echo "$*" >> cancelled
+for id; do sed -i 's/PENDING\\|RUNNING/CANCELLED/' jobs/$id; rm -f active/${{id%_*}}; done
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Slurm with a limit on submitted components; every job waits until `end` is called."""
+    folder = tmp_path / "slurm"
+    for name in ("active", "jobs", "scripts", "bin"):
+        (folder / name).mkdir(parents=True)
+    (folder / "limit").write_text("1000")
+    (folder / "number").write_text("0")
+    (folder / "commands").touch()
+    for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE), ("scancel", SCANCEL), ("sacct", "#!/bin/sh\nexit 1\n"),
+                       ("scontrol", "#!/bin/sh\necho 'MaxArraySize = 1001'\n"),
+                       ("sinfo", "#!/bin/sh\nprintf 'ib\\nroce\\nethernet\\n'\n")):
+        (folder / "bin" / name).write_text(text.format(slurm=folder))
+        (folder / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(job, "check_submission", lambda config: None)
+    monkeypatch.setattr(submitting, "plan_for_job", lambda config, cluster: Any)
+    monkeypatch.setattr(submitting, "make_folder", _folder)
+    monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(watch, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(submitting, "ROOM_SECONDS", 0.0)
+    return folder
+
+
+def _folder(config: Any, chosen: Any) -> RunFolder:
+    from omegaconf import OmegaConf
+
+    return RunFolder.create(Path(config.run.folder), config.cluster.name, {"config.yaml": OmegaConf.to_yaml(config)})
+
+
+def end(slurm: Path, number: int, status: str = "completed") -> None:
+    """Let a job end, its runs with this status."""
+    for path in (slurm / "jobs").glob(f"{number}*"):
+        if path.name.partition("_")[0] == str(number):
+            state = "COMPLETED" if status == "completed" else "FAILED"
+            path.write_text(path.read_text().replace("PENDING", state))
+            for kept in slurm.parent.glob("runs/*/2*/job.json"):
+                if json.loads(kept.read_text())["job_id"] == path.name:
+                    write_result(RunFolder(kept.parent), status, error=None, emulated=False)
+    (slurm / "active" / str(number)).unlink(missing_ok=True)
+
+
+def configs(count: int, cluster: str = "mixed", *overrides: str) -> tuple[list[Any], list[str]]:
+    words = [f"+cluster={cluster} train.seed={seed}" for seed in range(count)]
+    return [compose([*word.split(), *overrides]) for word in words], words
+
+
+def submitted_jobs(slurm: Path) -> list[str]:
+    return [line.partition("|")[0] for line in (slurm / "commands").read_text().splitlines()]
+
+
+def ending_as_they_come(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the oldest job end at every look of who follows."""
+    def sleep(seconds: float) -> None:
+        active = sorted(int(path.name) for path in (slurm / "active").iterdir())
+        if active:
+            end(slurm, active[0])
+
+    monkeypatch.setattr(live, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+
+
+def test_what_does_not_fit_is_submitted_as_jobs_end(slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                    caplog: pytest.LogCaptureFixture) -> None:
+    (slurm / "limit").write_text("5")
+    ending_as_they_come(slurm, monkeypatch)
+    with caplog.at_level(logging.INFO):
+        outcomes = sweep(*configs(6), tmp_path / "runs" / "sweeps" / "one")
+    assert [status for status, _ in outcomes or ()] == [0] * 6
+    assert submitted_jobs(slurm) == [str(number) for number in range(1, 7)]
+    assert "Slurm takes no more jobs now (sbatch refused the job (het): sbatch: error: QOSMaxSubmitJob" in caplog.text
+    assert "job 2: train.seed=1 (2 of 6)" in caplog.text, "progress is said as jobs go in"
+
+
+def test_an_array_that_does_not_fit_is_halved(slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (slurm / "limit").write_text("3")
+    ending_as_they_come(slurm, monkeypatch)
+    outcomes = sweep(*configs(7, "ib"), tmp_path / "runs" / "sweeps" / "one")
+    assert [status for status, _ in outcomes or ()] == [0] * 7
+    arrays = [(slurm / "scripts" / job).read_text().partition("#SBATCH --array=")[2].split("\n")[0]
+              for job in submitted_jobs(slurm)]
+    assert arrays[0] == "0-1" and sum(2 if array else 1 for array in arrays) == 7, arrays
+
+
+def test_a_job_that_never_fits_fails_with_the_limits_name(slurm: Path, tmp_path: Path) -> None:
+    (slurm / "limit").write_text("1")
+    place = tmp_path / "runs" / "sweeps" / "one"
+    assert [status for status, _ in sweep(*configs(2), place) or ()] == [1, 1]
+    begun = Sweep.read(place)
+    assert begun is not None
+    assert "QOSMaxSubmitJob" in (read_result(begun.folders[0]) or {})["error"]
+
+
+def interrupted_at(number: int, monkeypatch: pytest.MonkeyPatch, *, taken: bool) -> None:
+    """Interrupt the submission of job `number` after Slurm has taken it, or before it was asked."""
+    ask, calls = job._ask_sbatch, iter(range(1, 1000))
+
+    def cut_off(*arguments: Any) -> str:
+        if next(calls) < number:
+            return ask(*arguments)
+        if taken:
+            ask(*arguments)
+        raise InterruptedRunError("SIGTERM")
+
+    monkeypatch.setattr(job, "_ask_sbatch", cut_off)
+
+
+@pytest.mark.parametrize("taken", [True, False])
+@pytest.mark.parametrize("cluster", ["mixed", "ib"])
+def test_an_interrupted_sweep_goes_on_by_the_same_command_and_none_is_submitted_twice(
+        slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, cluster: str,
+        taken: bool) -> None:
+    wanted = configs(4, cluster, "launch.wait=false")
+    one = cluster == "ib"
+    with monkeypatch.context() as patch, caplog.at_level(logging.INFO), pytest.raises(SystemExit) as stopped:
+        interrupted_at(1 if one else 3, patch, taken=taken)
+        sweep(*wanted, tmp_path / "runs" / "sweeps" / "one")
+        if one and taken:
+            raise SystemExit(130)
+    assert stopped.value.code == 130
+    queued = (4 if taken else 0) if one else (3 if taken else 2)
+    assert f"{queued} of its 4 runs are submitted" in caplog.text
+    assert ("are not submitted yet" in caplog.text) == (queued < 4)
+    assert "`holmes cancel " in caplog.text
+    (tmp_path / "runs" / "sweeps" / "two").mkdir()
+    outcomes = sweep(*wanted, tmp_path / "runs" / "sweeps" / "two")
+    assert outcomes == [(0, None)] * 4
+    assert not (tmp_path / "runs" / "sweeps" / "two").exists(), "no second sweep begins"
+    assert len(submitted_jobs(slurm)) == (1 if one else 4)
+    assert len(list((tmp_path / "runs" / cluster).glob("2*"))) == 4
+
+
+def test_failed_runs_are_submitted_again_into_their_folders(slurm: Path, tmp_path: Path) -> None:
+    place = tmp_path / "runs" / "sweeps" / "one"
+    wanted = configs(4, "mixed", "launch.wait=false")
+    sweep(*wanted, place)
+    end(slurm, 1)
+    end(slurm, 2, "failed")
+    outcomes = resume_sweep(place, wait=False)
+    assert outcomes == [(0, None)] * 4
+    begun = Sweep.read(place)
+    assert begun is not None
+    assert [json.loads(begun.folders[number].job_path.read_text())["job_id"] for number in range(4)] == [
+        "1", "5", "3", "4"]
+    assert (begun.folders[1].path / "job-2.json").exists()
+    assert len(submitted_jobs(slurm)) == 5
+    for number in (3, 4, 5):
+        end(slurm, number)
+    assert begun.completed
+    sweep(*wanted, tmp_path / "runs" / "sweeps" / "two")
+    assert len(submitted_jobs(slurm)) == 9, "a complete sweep begins anew"
+
+
+def test_two_commands_do_not_submit_one_sweep(slurm: Path, tmp_path: Path) -> None:
+    place = tmp_path / "runs" / "sweeps" / "one"
+    sweep(*configs(2, "mixed", "launch.wait=false"), place)
+    begun = Sweep.read(place)
+    assert begun is not None
+    with begun.alone(), pytest.raises(LaunchImpossibleError, match="another command submits the runs of"):
+        resume_sweep(place)
+
+
+def test_a_sweep_is_shown_and_cancelled_before_all_of_it_is_submitted(
+        slurm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    (slurm / "limit").write_text("5")
+    place = tmp_path / "runs" / "sweeps" / "one"
+    assert sweep(*configs(4, "mixed", "launch.wait=false"), place) == [(0, None)] * 2 + [(1, None)] * 2
+    assert "to be submitted" in capsys.readouterr().err
+    assert cli.run(["jobs", str(place)]) == 0
+    assert f"2 of the runs of {place} are not submitted yet; `holmes sweep {place} --resume`" in capsys.readouterr().out
+    assert cli.run(["cancel", "one"]) == 0
+    assert capsys.readouterr().out == "cancelled 2 of 4 runs (jobs 1, 2); 2 more are not submitted\n"
+    assert (slurm / "cancelled").read_text() == "2 1\n", "those that wait for others first"
+    assert cli.run(["cancel", "one", "--folder", str(tmp_path / "runs")]) == 0
+    assert capsys.readouterr().out == "cancelled 0 of 4 runs; the others are over\n"
+    assert cli.run(["cancel", "nothing"]) == 2
+    ending_as_they_come(slurm, monkeypatch)
+    assert cli.run(["sweep", "one", "--resume"]) == 0
+    assert (sweep_named("one", tmp_path / "runs") or Sweep(place, [], "")).completed
+    assert cli.run(["sweep", "nothing", "--resume"]) == 2
+
+
+def test_a_window_of_jobs_goes_on_where_it_was(slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "runs" / "sweeps" / "one"
+    wanted = configs(5, "mixed", "launch.wait=false", "launch.max_jobs=2")
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        interrupted_at(4, patch, taken=False)
+        sweep(*wanted, place)
+    end(slurm, 2)
+    sweep(*wanted, tmp_path / "runs" / "sweeps" / "two")
+    waits = [(slurm / "scripts" / str(number)).read_text().partition("#SBATCH --dependency=afterany:")[2].split("\n")[0]
+             for number in range(1, 6)]
+    assert waits == ["", "", "1", "", "3"], "of the jobs 1 to 3 the second has ended, and the third waits for the first"
+
+
