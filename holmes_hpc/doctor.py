@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from holmes_hpc import front
 from holmes_hpc.errors import FAILED, HolmesError
 from holmes_hpc.findings import FAIL, NOTE, OK, Finding
+from holmes_hpc.quoting import for_terminal
 from holmes_hpc.words import counted
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def act(config: DictConfig) -> front.Outcome:
     for finding in itertools.chain((check() for check in checks), _cluster(cluster),
                                    _on_slurm(config, cluster, findings)):
         findings.append(finding)
-        sys.stdout.write(f"{finding}\n")
+        sys.stdout.write(for_terminal(f"{finding}\n"))
         sys.stdout.flush()
     return (FAILED if any(finding.state == FAIL for finding in findings) else 0), None
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from holmes_hpc.config.folders import default_runs_folder
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.program import report, run_program
+from holmes_hpc.quoting import for_terminal
 from holmes_hpc.runs import RunFolder, read_result
 from holmes_hpc.runs.files import read_json
 from holmes_hpc.runs.find import SWEEP_FILE, find_runs
@@ -62,7 +63,7 @@ def _show(arguments: argparse.Namespace) -> int:
     for watched in watch.runs:
         folder = watched.run.folder
         if watched.run.job_id == NOT_SUBMITTED:
-            sys.stdout.write(f"{folder.name}/{folder.id} was not submitted: {failure(watched)}\n")
+            sys.stdout.write(f"{folder.name}/{folder.id} was not submitted: {for_terminal(failure(watched))}\n")
     for place, count in missing.items():
         sys.stdout.write(f"{count} of the runs of {place} are not submitted yet; `holmes sweep {place} --resume` "
                          "submits them, where no other command does\n")

@@ -69,6 +69,7 @@ def report_fault(verb: str, error: OSError) -> int:
     place = "stdout cannot be written" if error.errno == errno.ENOSPC else "the system refused it"
     if not isinstance(error, BrokenPipeError):
         with suppress(OSError):
-            sys.stderr.write(f"{f'holmes {verb}'.strip()}: {error.filename or place}: {error.strerror or error} "
+            where = for_terminal(str(error.filename or place))
+            sys.stderr.write(f"{f'holmes {verb}'.strip()}: {where}: {error.strerror or error} "
                              f"({type(error).__name__}); HYDRA_FULL_ERROR=1 shows where\n")
     return FAILED

@@ -92,7 +92,7 @@ def _hide_values(text: str, named: re.Pattern[str]) -> str:
         if match.end() < done or not is_secret(match[1]):
             continue
         value = _VALUE.match(text, match.end())
-        if value is not None:
+        if value is not None and value[0].lower() != "value":  # of our own messages: `key=value`
             parts += [text[done:match.end()], HIDDEN]
             done = value.end()
     return "".join([*parts, text[done:]])

@@ -73,6 +73,7 @@ def test_secrets_are_hidden_and_the_rest_is_left(form: str) -> None:
     "tokens=8192", "data.tokenizer=t.json", "data.special_tokens=text", "model.num_kv_heads=4", "on a login node",
     "ssh login node7", "train.resume=runs/mixed/20261201-010256-0kkm", "cache: runs/token_cache", "keys_per_group",
     "commit 0123456789abcdef0123456789abcdef01234567", "https://docs.wandb.ai/ref?x=1", "the key of a rank",
+    "Overrides are written key=value; a value",
     "export PATH=/a/b1:/c/d2:$PATH", "NCCL_IB_HCA=mlx5_0,mlx5_1", "step_seconds: 0.27",
 ])
 def test_what_is_no_secret_stays(text: str) -> None:

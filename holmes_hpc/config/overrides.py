@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 import re
-import shlex
 import typing
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from holmes_hpc.config.schema import Root
 from holmes_hpc.config.written_overrides import corrected, nesting
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.paths import is_folder
+from holmes_hpc.quoting import for_shell
 
 MOST_JOBS = 1000
 """Jobs that one sweep may start: each is composed and planned before the first one starts."""
@@ -50,7 +50,7 @@ def parse(overrides: Sequence[str], loader: ConfigLoader) -> list[Override]:
             words = _UNREADABLE.sub("a character that needs quotes", str(error).splitlines()[0])
             raise ConfigurationError(
                 f"cannot read the override {text!r}: {words}. Overrides are written key=value; a value with special "
-                f"characters is quoted twice, for the shell and for Hydra: {shlex.quote(corrected(text))}"
+                f"characters is quoted twice, for the shell and for Hydra: {for_shell(corrected(text))}"
             ) from error
     return parsed
 
@@ -132,7 +132,7 @@ def _sweep_without_m(override: Override, groups: Iterable[str]) -> str:
     if key in groups:
         return message
     return (f"{message} A list is written {key}=[a,b]; a text with a comma is quoted twice, as in "
-            f"{shlex.quote(corrected(override.input_line or ''))}")
+            f"{for_shell(corrected(override.input_line or ''))}")
 
 
 def _check_option(override: Override, loader: ConfigLoader, overrides: Sequence[str]) -> None:

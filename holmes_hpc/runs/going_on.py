@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import shlex
 
+from holmes_hpc.quoting import for_shell
 from holmes_hpc.runs.folder import RunFolder
 
 _COMPLETE = re.compile(r"step-([0-9]{6,})")
@@ -23,4 +23,4 @@ def with_way_on(folder: RunFolder, error: str) -> str:
     if step is None or _SETTING in error:
         return error
     return (f"{error}; its newest checkpoint is that of step {step}: go on after it with the same settings and "
-            f"{shlex.quote(f'{_SETTING}{folder.path}')}")
+            f"{for_shell(f'{_SETTING}{folder.path}')}")

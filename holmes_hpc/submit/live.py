@@ -9,6 +9,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.live import Live
 
+from holmes_hpc.quoting import for_terminal
 from holmes_hpc.submit.board import Board, Row, table, text
 from holmes_hpc.submit.watch import Watch, Watched
 
@@ -52,7 +53,7 @@ def _lines(watch: Watch, board: Board, stream: TextIO, between: Callable[[Sequen
         between(watch.poll())
         for watched in watch.runs:
             if line := _due_line(watched, board, shown):
-                stream.write(line + "\n")
+                stream.write(for_terminal(line) + "\n")
         stream.flush()
         if watch.over:
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from pathlib import Path
 
 from holmes_hpc.checkpoint.index import Index, read_index
@@ -11,6 +10,7 @@ from holmes_hpc.checkpoint.naming import newest_first, tidy
 from holmes_hpc.errors import CheckpointError
 from holmes_hpc.foreign import ForeignError, read_yaml
 from holmes_hpc.launch.here.resume import WORDS
+from holmes_hpc.quoting import for_shell
 from holmes_hpc.runs import RunFolder, last_metrics
 
 LOG = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def how_to_go_on(folder: RunFolder) -> str:
     if found.step >= found.extra.get("settings", {}).get("train.steps", float("inf")):
         return f"its last step is done and saved: {folder.checkpoints / f'step-{found.step:06d}'}"
     return (f"its newest checkpoint is that of step {found.step}: go on after it with the same settings and "
-            f"{shlex.quote(f'train.resume={folder.path.absolute()}')}")
+            f"{for_shell(f'train.resume={folder.path.absolute()}')}")
 
 
 def with_way_on(folder: RunFolder, error: str) -> str:

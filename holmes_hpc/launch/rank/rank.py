@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -29,7 +30,7 @@ from holmes_hpc.launch.rank.settings import RankSettings
 from holmes_hpc.launch.rank.watching import report_error, watched
 from holmes_hpc.metrics import StepMetrics, Usage
 from holmes_hpc.metrics.trackers import Trackers
-from holmes_hpc.redaction import redact_value
+from holmes_hpc.redaction import redact, redact_value
 from holmes_hpc.runs import update_job
 from holmes_hpc.values.backend_kinds import BACKEND_KINDS
 from holmes_hpc.values.trackers import TrackedRun
@@ -50,7 +51,7 @@ def run_rank(settings: RankSettings, progress: Progress, say: Say) -> int:
         completed = _train(settings, progress, say)
     except Exception as error:
         report_error(settings, error)
-        traceback.print_exc()
+        sys.stderr.write(redact(traceback.format_exc()))
         return error.exit_status if isinstance(error, HolmesError) else 1
     return 0 if completed else PREEMPTED
 

@@ -28,7 +28,7 @@ def watched(communicator: Communicator, settings: RankSettings) -> Iterator[None
     def end(hang: Hang) -> None:
         error = HangError(hang.message)
         report_error(settings, error)
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{redact(str(error))}\n")
         sys.stderr.flush()
         os._exit(error.exit_status)
 

@@ -29,6 +29,7 @@ from holmes_hpc.launch.rank.torch_log import errors_only
 from holmes_hpc.launch.slurm.allocation import Allocation, ExcludeNodesError, allocate
 from holmes_hpc.launch.slurm.meeting import Meeting, RefusedError
 from holmes_hpc.launch.slurm.stopping import Stopping
+from holmes_hpc.redaction import redact
 from holmes_hpc.runs import RunFolder, Start, add_note, read_result, write_result
 from holmes_hpc.runs.code import CODE_FILE, other_code
 from holmes_hpc.runs.private import check_own
@@ -53,7 +54,7 @@ def be_rank(folder: RunFolder, layout: StepLayout, *, supervised: bool = False) 
     try:
         return _be_rank(folder, layout, start, supervised=supervised)
     except (Exception, SystemExit) as error:  # said, whatever it is: a rank without a word reads as a killed one
-        traceback.print_exc()
+        sys.stderr.write(redact(traceback.format_exc()))
         start.write_failure(layout.rank, layout.node, error)
         _write_failed(folder, f"{type(error).__name__}: {error} [rank {layout.rank} on node {layout.node}]", supervised)
         return 1
@@ -71,7 +72,7 @@ def _be_rank(folder: RunFolder, layout: StepLayout, start: Start, *, supervised:
     try:
         settings = _prepare(config, start, layout, stopping)
     except HolmesError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{redact(str(error))}\n")
         start.write_failure(layout.rank, layout.node, error)
         if error.exit_status != PREEMPTED:
             _write_failed(folder, str(error), supervised or isinstance(error, RefusedError))
