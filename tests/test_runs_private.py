@@ -18,6 +18,7 @@ from holmes_hpc.runs import RunFolder, write_job
 from holmes_hpc.runs.files import write_text_atomic
 from holmes_hpc.runs.place import check_umask
 from holmes_hpc.runs.private import PRIVATE_NAMES, ExposedError, check_own, create_file
+from holmes_hpc.runs.sweeps import Sweep, find_sweep
 
 
 def mode(path: Path) -> int:
@@ -133,3 +134,18 @@ def test_a_rank_loads_no_plug_in_of_a_folder_that_others_may_write(tmp_path: Pat
     assert be_rank(folder, layout, supervised=True) == 1
     assert not (tmp_path / "ran").exists()
     assert "may be written by others" in folder.rank_error_path(0).read_text()
+
+
+def test_a_sweep_that_others_could_have_written_is_not_gone_on_with(tmp_path: Path) -> None:
+    config = compose(["+cluster=laptop"])
+    place = tmp_path / "sweeps" / "first"
+    sweep = Sweep.begin(place, [config], ["a"])
+    assert mode(place / "configs" / "0" / "config.yaml") == 0o600
+    assert find_sweep(place.parent, sweep.fingerprint) is not None and len(sweep.configs()) == 1
+    for changed in (place, place / "configs", place / "configs" / "0"):
+        before = mode(changed)
+        changed.chmod(0o777)
+        with pytest.raises(ExposedError, match="may be written by others"):
+            sweep.configs()
+        assert (find_sweep(place.parent, sweep.fingerprint) is None) == (changed == place)
+        changed.chmod(before)

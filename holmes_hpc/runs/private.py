@@ -102,6 +102,15 @@ def check_own(folder: Path) -> None:
                                f"as you; look whether it is as you left it, then `chmod go-w {path}`")
 
 
+def is_own(folder: Path) -> bool:
+    """Say whether nobody else could have written a folder, as `check_own` checks."""
+    try:
+        check_own(folder)
+    except ExposedError:
+        return False
+    return True
+
+
 def _is_own_group(group: int) -> bool:
     """Say whether a group is that of this user alone, as many systems give each user one of his name."""
     try:

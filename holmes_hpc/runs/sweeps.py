@@ -18,6 +18,7 @@ from holmes_hpc.foreign import read_object
 from holmes_hpc.runs.files import storage_error, write_json_atomic, write_text_atomic
 from holmes_hpc.runs.find import SWEEP_FILE
 from holmes_hpc.runs.folder import RunFolder
+from holmes_hpc.runs.private import check_own, is_own
 from holmes_hpc.runs.result import read_result
 
 _ONLY_HERE = ("wait", "max_jobs", "new_sweep", "dry_run")
@@ -75,11 +76,16 @@ class Sweep:
             "after": {str(number): jobs for number, jobs in sorted(self.after.items())}})
 
     def configs(self) -> list[Any]:
-        """Return the configuration of every run. Raises ConfigurationError where one is missing."""
+        """Return the configuration of every run.
+
+        Raises ConfigurationError where one is missing, or others could have written it: its plug-ins run as this user.
+        """
         paths = [self._config_path(number) for number in range(len(self.words))]
         missing = [path for path in paths if not path.is_file()]
         if missing:
             raise ConfigurationError(f"{missing[0]} is missing, so this sweep cannot go on; start it anew")
+        for folder in (self.place, self.place / "configs", *(path.parent for path in paths)):
+            check_own(folder)
         return [OmegaConf.load(path) for path in paths]
 
     @property
@@ -118,7 +124,8 @@ def sweep_named(name: str, base: Path) -> Sweep | None:
 def find_sweep(base: Path, wanted: str) -> Sweep | None:
     """Return the newest sweep below `base` with this fingerprint that is not complete; None where there is none."""
     places = sorted((path.parent for path in base.glob(f"*/{SWEEP_FILE}")), key=lambda place: place.name, reverse=True)
-    newest = next((sweep for place in places if (sweep := Sweep.read(place)) and sweep.fingerprint == wanted), None)
+    newest = next((sweep for place in places
+                   if is_own(place) and (sweep := Sweep.read(place)) and sweep.fingerprint == wanted), None)
     return None if newest is None or newest.completed else newest
 
 
