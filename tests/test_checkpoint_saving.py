@@ -83,9 +83,9 @@ def test_training_goes_on_while_a_save_is_written(tmp_path):
         saver.probe()
         slow_write, steps_meanwhile = shard_file.write_shards, 0
 
-        def write_slowly(path, entries):
+        def write_slowly(path, entries, **options):
             time.sleep(0.5 if given.rank == 1 else 0)
-            return slow_write(path, entries)
+            return slow_write(path, entries, **options)
 
         patched = pytest.MonkeyPatch()
         patched.setattr("holmes_hpc.checkpoint.writing.write_shards", write_slowly)
@@ -117,7 +117,7 @@ def failing(given, folder, goes_on):
     saver.finish()
     patched = pytest.MonkeyPatch()
     if given.rank == 1:
-        def refuse(*arguments):
+        def refuse(*arguments, **options):
             raise OSError(28, "No space left on device")
         patched.setattr("holmes_hpc.checkpoint.writing.write_shards", refuse)
     saver.save(2, entries_of(given.rank, 2, 2), {})

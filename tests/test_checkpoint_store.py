@@ -91,7 +91,7 @@ def test_overlapping_shards_fill_too(tmp_path):
 def test_every_type_is_stored_and_a_destination_converts(tmp_path, dtype):
     tensor = (torch.arange(12).view(3, 4) % 7).to(dtype)
     file = tmp_path / "x.safetensors"
-    shards = write_shards(file, [Entry("a", (3, 4), (0, 0), (3, 4), tensor), Entry("s", (), (), (), tensor[1, 2])])
+    _, shards = write_shards(file, [Entry("a", (3, 4), (0, 0), (3, 4), tensor), Entry("s", (), (), (), tensor[1, 2])])
     with file.open("rb") as opened:
         read = [read_shard(opened, shard) for shard in shards]
     assert read[0].dtype == dtype

@@ -6,16 +6,18 @@ The file holds `content` and the CRC-32 of its canonical JSON, so that a torn or
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import re
 import stat
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holmes_hpc.checkpoint.cover import Cover, check_file, pack_covers, unpack_covers
 from holmes_hpc.checkpoint.rectangles import Rectangle
 from holmes_hpc.errors import CheckpointError
 from holmes_hpc.foreign import ForeignError, parse_json, read_bytes, whole_number
@@ -28,7 +30,10 @@ _NAME = re.compile(r"step-([0-9]+)")
 
 @dataclass(frozen=True)
 class Shard:
-    """One stored rectangle: `length` bytes from `begin` of `file`, of torch type `dtype`, with their CRC-32."""
+    """One stored rectangle: `length` bytes from `begin` of `file`, of torch type `dtype`, with their CRC-32.
+
+    `sha256` is empty where `train.checkpoint_sha256` was false.
+    """
 
     key: str
     shape: tuple[int, ...]
@@ -39,6 +44,7 @@ class Shard:
     begin: int
     length: int
     checksum: int
+    sha256: str = ""
 
     @property
     def rectangle(self) -> Rectangle:
@@ -48,12 +54,18 @@ class Shard:
 
 @dataclass(frozen=True)
 class Index:
-    """What a checkpoint holds: `files` by name with their bytes, `shards`, and `extra`, the state that is no tensor."""
+    """What a checkpoint holds: `files` by name with their bytes, `shards`, and `extra`, the state that is no tensor.
+
+    `covers` has, by file, checksums of what is no shard: headers and texts; checkpoints of older versions have none.
+    `manifest` is the SHA-256 of all of that, which itself holds that of every shard; empty where there are none.
+    """
 
     step: int
     files: Mapping[str, int]
     shards: tuple[Shard, ...]
     extra: Mapping[str, Any]
+    covers: Mapping[str, Cover] = field(default_factory=dict)
+    manifest: str = ""
 
     def shapes(self, prefix: str) -> dict[str, tuple[int, ...]]:
         """Return the global shapes of the tensors whose keys begin with `prefix`, by the rest of the key."""
@@ -73,15 +85,25 @@ class Index:
             raise CheckpointError(f"it is of another model: {'; '.join(differences[:3])}{more}")
 
 
-def pack(content: Mapping[str, Any]) -> str:
-    """Return JSON text that holds `content` and its checksum."""
+    def check_texts(self, path: Path) -> None:
+        """Raise CheckpointError where a file of the folder `path` that holds no shard, as the plan, has changed."""
+        for name in self.covers.keys() - {shard.file for shard in self.shards}:
+            check_file(path, name, self.covers[name])
+
+
+def pack(content: Mapping[str, Any], *, hashed: bool = False) -> str:
+    """Return JSON text that holds `content` and its checksum, and where it is to be `hashed` its SHA-256."""
     content = json.loads(json.dumps(content))  # as a reader will see it: keys as text, tuples as lists
-    return json.dumps({"format": FORMAT, "format_version": FORMAT_VERSION, "checksum": _checksum(content),
+    sha256 = {"sha256": _sha256(content)} if hashed else {}
+    return json.dumps({"format": FORMAT, "format_version": FORMAT_VERSION, "checksum": _checksum(content), **sha256,
                        "content": content})
 
 
-def unpack(text: bytes, name: str) -> dict[str, Any]:
-    """Return the content of what `pack` made. Raises CheckpointError for a torn, changed or foreign file."""
+def unpack(text: bytes, name: str) -> tuple[dict[str, Any], str]:
+    """Return the content of what `pack` made, and its SHA-256, "" where it was not to be hashed.
+
+    Raises CheckpointError for a torn, changed or foreign file.
+    """
     try:
         data = parse_json(text, name)
     except ForeignError:
@@ -93,18 +115,22 @@ def unpack(text: bytes, name: str) -> dict[str, Any]:
                               f"reads format {FORMAT_VERSION}")
     if data.get("checksum") != _checksum(data["content"]):
         raise CheckpointError(f"it is damaged: the checksum of {name} does not fit its content")
-    return data["content"]
+    sha256 = data.get("sha256", "")
+    if sha256 != "" and sha256 != _sha256(data["content"]):
+        raise CheckpointError(f"it is damaged: the SHA-256 of {name} does not fit its content")
+    return data["content"], sha256
 
 
-def pack_index(index: Index) -> str:
-    """Return the text of `checkpoint.json`."""
+def pack_index(index: Index, *, hashed: bool = False) -> str:
+    """Return the text of `checkpoint.json`, with its manifest's SHA-256 where it is to be `hashed`."""
     return pack({"step": index.step, "files": dict(index.files), "extra": index.extra,
-                 "shards": pack_shards(index.shards)})
+                 "covers": pack_covers(index.covers), "shards": pack_shards(index.shards)}, hashed=hashed)
 
 
 def pack_shards(shards: Iterable[Shard]) -> list[list[Any]]:
-    """Return shards as rows for JSON, in the order of their fields."""
-    return [[getattr(shard, field.name) for field in dataclasses.fields(Shard)] for shard in shards]
+    """Return shards as rows for JSON, in the order of their fields; without SHA-256 a row has no such field."""
+    names = [each.name for each in dataclasses.fields(Shard)]
+    return [[getattr(shard, name) for name in (names if shard.sha256 else names[:-1])] for shard in shards]
 
 
 def unpack_shards(rows: list[list[Any]]) -> tuple[Shard, ...]:
@@ -131,22 +157,24 @@ def read_index(path: Path) -> Index:
         if isinstance(error.__cause__, FileNotFoundError):
             raise CheckpointError(f"it is torn: it has no {INDEX_NAME}, which is written last") from None
         raise CheckpointError(f"{INDEX_NAME} {str(error).removeprefix(str(path / INDEX_NAME)).lstrip(': ')}") from error
-    content = unpack(text, INDEX_NAME)
+    content, manifest = unpack(text, INDEX_NAME)
     try:
         index = Index(_step(content["step"], path), dict(content["files"]), unpack_shards(content["shards"]),
-                      dict(content["extra"]))
+                      dict(content["extra"]), unpack_covers(content.get("covers", {})), manifest)
     except (KeyError, TypeError, ValueError):
         raise CheckpointError(f"it is foreign: {INDEX_NAME} lacks what an index holds") from None
+    if any("/" in name for name in index.files) or index.covers.keys() - index.files.keys():
+        raise CheckpointError(f"it is foreign: {INDEX_NAME} lists files that are not beside it")
     for name, size in index.files.items():
         try:
             status = os.lstat(path / name)
         except OSError:
-            raise CheckpointError(f"a shard is missing: {name} is not there") from None
+            raise CheckpointError(f"{_kind(name)} is missing: {name} is not there") from None
         if not stat.S_ISREG(status.st_mode):
             raise CheckpointError(f"it is foreign: {name} is no regular file")
         found = status.st_size
         if found != size:
-            raise CheckpointError(f"a shard is torn: {name} has {found:,} of {size:,} bytes")
+            raise CheckpointError(f"{_kind(name)} is torn: {name} has {found:,} of {size:,} bytes")
     return index
 
 
@@ -159,5 +187,17 @@ def _step(value: Any, path: Path) -> int:
     return step
 
 
+def _kind(name: str) -> str:
+    return "a shard" if name.endswith(".safetensors") else "a file"
+
+
 def _checksum(content: Any) -> int:
-    return zlib.crc32(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
+    return zlib.crc32(_canonical(content))
+
+
+def _sha256(content: Any) -> str:
+    return hashlib.sha256(_canonical(content)).hexdigest()
+
+
+def _canonical(content: Any) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()

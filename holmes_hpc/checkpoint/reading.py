@@ -20,9 +20,9 @@ _Copy = tuple[Entry, Rectangle]
 def fill(path: Path, index: Index, destinations: Sequence[Entry]) -> None:
     """Fill every destination from the checkpoint folder `path`, whatever rectangles it was cut into.
 
-    Only shards that are needed are read, each once, and each is held against its checksum. Values are converted to
-    the destination's type. Raises CheckpointError when a part is missing or damaged; some destinations may then be
-    filled already.
+    Only shards that are needed are read, each once, and each is held against its checksum, as is the header of each
+    file that is read. Values are converted to the destination's type. Raises CheckpointError when a part is missing or
+    damaged; some destinations may then be filled already.
     """
     wanted = _plan(index, destinations)
     by_file: dict[str, list[Shard]] = defaultdict(list)
@@ -32,6 +32,9 @@ def fill(path: Path, index: Index, destinations: Sequence[Entry]) -> None:
         for name, shards in by_file.items():
             try:
                 with (path / name).open("rb") as file:
+                    if name in index.covers:
+                        cover = index.covers[name]
+                        cover.check(file.read(cover.length), name)
                     for shard in sorted(shards, key=lambda each: each.begin):
                         source = read_shard(file, shard)
                         for entry, box in wanted[shard]:

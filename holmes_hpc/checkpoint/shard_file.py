@@ -6,6 +6,7 @@ place; raw data follows (format: https://github.com/huggingface/safetensors). Th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import zlib
@@ -16,6 +17,7 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
+from holmes_hpc.checkpoint.cover import Cover
 from holmes_hpc.checkpoint.entries import Entry
 from holmes_hpc.checkpoint.index import Shard
 from holmes_hpc.errors import CheckpointError
@@ -28,8 +30,10 @@ _TYPES = {
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _TYPES}
 
 
-def write_shards(path: Path, entries: Sequence[Entry]) -> list[Shard]:
-    """Write the entries, contiguous CPU tensors, to a new file, bring it to disk, and say where each lies.
+def write_shards(path: Path, entries: Sequence[Entry], *, hashed: bool = False) -> tuple[Cover, list[Shard]]:
+    """Write the entries, contiguous CPU tensors, to a new file and bring it to disk.
+
+    Returns the cover of its header, and where each entry lies, with SHA-256 of both where they are to be `hashed`.
 
     Raises OSError, and ValueError for a type of tensor that no checkpoint can hold.
     """
@@ -44,11 +48,11 @@ def write_shards(path: Path, entries: Sequence[Entry]) -> list[Shard]:
             file.write(data)
             shards.append(Shard(piece.key, piece.shape, piece.offsets, piece.sizes,
                                 str(piece.tensor.dtype).removeprefix("torch."), path.name, begin, len(data),
-                                zlib.crc32(data)))
+                                zlib.crc32(data), hashlib.sha256(data).hexdigest() if hashed else ""))
             begin += len(data)
         file.flush()
         os.fsync(file.fileno())
-    return shards
+    return Cover.of(header, hashed=hashed), shards
 
 
 def read_shard(file: BinaryIO, shard: Shard) -> Tensor:
@@ -63,6 +67,9 @@ def read_shard(file: BinaryIO, shard: Shard) -> Tensor:
     if zlib.crc32(data) != shard.checksum:
         raise CheckpointError(f"a shard is damaged: {shard.key} at {list(shard.offsets)} in {shard.file} does not "
                               "have its checksum")
+    if shard.sha256 and hashlib.sha256(data).hexdigest() != shard.sha256:
+        raise CheckpointError(f"a shard is not what was saved: {shard.key} at {list(shard.offsets)} in {shard.file} "
+                              "does not have its SHA-256")
     return torch.frombuffer(data, dtype=dtype).view(shard.sizes)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holmes_hpc.checkpoint.cover import Cover, pack_covers, unpack_covers
 from holmes_hpc.checkpoint.entries import Entry
 from holmes_hpc.checkpoint.index import INDEX_NAME, Index, Shard, pack, pack_index, pack_shards, unpack, unpack_shards
 from holmes_hpc.checkpoint.naming import partial_path, publish, sync_folder
@@ -25,12 +26,16 @@ PATIENCE_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Attempt:
-    """One checkpoint in the making; all ranks have an equal one. `token` keeps attempts of ended runs apart."""
+    """One checkpoint in the making; all ranks have an equal one.
+
+    `token` keeps attempts of ended runs apart; with `hashed` its files get SHA-256 beside their checksums.
+    """
 
     folder: Path
     step: int
     world_size: int
     token: str
+    hashed: bool = False
 
     @property
     def path(self) -> Path:
@@ -43,8 +48,9 @@ def write_part(attempt: Attempt, rank: int, entries: Sequence[Entry]) -> None:
     path = attempt.path / f"rank-{rank:04d}.safetensors"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        shards = write_shards(path, entries)
-        _write(_part_path(attempt, rank), pack({"size": path.stat().st_size, "shards": pack_shards(shards)}))
+        header, shards = write_shards(path, entries, hashed=attempt.hashed)
+        _write(_part_path(attempt, rank), pack({"size": path.stat().st_size, "shards": pack_shards(shards),
+                                                "covers": pack_covers({path.name: header})}))
         sync_folder(path.parent)
     except OSError as error:
         raise storage_error(error, path) from error
@@ -56,17 +62,21 @@ def commit(attempt: Attempt, extra: Mapping[str, Any], texts: Mapping[str, str])
     `texts` are further files by name. Raises CheckpointError; the checkpoint is then not there.
     """
     files: dict[str, int] = {}
+    covers: dict[str, Cover] = {}
     shards: dict[tuple[str, tuple[int, ...], tuple[int, ...]], Shard] = {}
     try:
         for rank in range(attempt.world_size):
             part = _read_part(attempt, rank)
             files[f"rank-{rank:04d}.safetensors"] = int(part["size"])
+            covers |= unpack_covers(part["covers"])
             for shard in unpack_shards(part["shards"]):
                 shards.setdefault((shard.key, shard.offsets, shard.sizes), shard)
         for name, text in texts.items():
             _write(attempt.path / name, text)
-        index = Index(attempt.step, files, tuple(shards.values()), extra)
-        _write(attempt.path / INDEX_NAME, pack_index(index))
+            covers[name] = Cover.of(text.encode(), hashed=attempt.hashed)
+            files[name] = covers[name].length
+        index = Index(attempt.step, files, tuple(shards.values()), extra, covers)
+        _write(attempt.path / INDEX_NAME, pack_index(index, hashed=attempt.hashed))
         for rank in range(attempt.world_size):
             _part_path(attempt, rank).unlink(missing_ok=True)
         sync_folder(attempt.path)
@@ -95,7 +105,7 @@ def _read_part(attempt: Attempt, rank: int) -> dict[str, Any]:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            return unpack(path.read_bytes(), path.name)
+            return unpack(path.read_bytes(), path.name)[0]
         except FileNotFoundError:
             if time.monotonic() > deadline:
                 raise CheckpointError(f"rank {rank} wrote {path}, and rank 0 does not see it: is the run folder "

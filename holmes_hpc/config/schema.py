@@ -183,6 +183,8 @@ class Train:
     loss_scale_window: int = setting(1000, "float16: good steps after which the loss scale is doubled", minimum=1)
     checkpoint_every: int = setting(0, "steps between checkpoints, the last step has one too; 0: none", minimum=0)
     keep_checkpoints: int = setting(3, "checkpoints that stay; older ones are removed", minimum=1)
+    checkpoint_sha256: bool = setting(False, "checkpoints have SHA-256 of all they hold, checked when they are loaded; "
+                                             "that of the manifest is said at each save and resume")
     on_save_error: str = setting("stop", "when a checkpoint cannot be written: end the run, or train on without it",
                                  valid=("stop", "continue"))
     validate_every: int = setting(50, "steps between validations; 0: only after the last step", minimum=0)

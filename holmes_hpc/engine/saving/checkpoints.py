@@ -12,9 +12,10 @@ from typing import Any
 from holmes_hpc import __version__
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.checkpoint.entries import Entry
-from holmes_hpc.checkpoint.index import read_index
+from holmes_hpc.checkpoint.index import Index, read_index
 from holmes_hpc.checkpoint.model import check_model, model_description
 from holmes_hpc.checkpoint.naming import candidates, looking_again, newest_first, tidy
+from holmes_hpc.checkpoint.order import doubts, next_serial
 from holmes_hpc.checkpoint.reading import fill
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.data import Dataset
@@ -58,11 +59,12 @@ class Checkpoints:
         self._before: Mapping[str, Any] = {}
         self.schedule_end = schedule_end(saved.optimizer, saved.train)
         """the step at which the cosine of the learning rate ends"""
-        self._newest = 0
+        self._newest, self._serial = 0, 1
+        self._loaded: tuple[Path, Index] | None = None
         token = share_texts(secrets.token_hex(4), communicator)[0]
         self._saver = Saver(folder.checkpoints, communicator, token=token, keep=saved.train.keep_checkpoints,
                             goes_on=saved.train.on_save_error == "continue", say=say,
-                            texts={"plan.json": saved.plan.to_json()})
+                            texts={"plan.json": saved.plan.to_json()}, hashed=bool(saved.train.checkpoint_sha256))
 
     def resume(self) -> int:
         """Take up the newest checkpoint that `train.resume` allows; return its step, 0 for a fresh start.
@@ -76,8 +78,11 @@ class Checkpoints:
         if self._newest:
             for part in self._loading.values():
                 part.loaded()
+            self._say_doubts()
             self._say_differences()
             self.schedule_end = schedule_end(self._saved.optimizer, self._saved.train, self._before)
+        if self._every and self._communicator.rank == 0:
+            self._serial = next_serial(self._folder.checkpoints)
         return self._newest
 
     def after_step(self, step: int) -> None:
@@ -91,7 +96,7 @@ class Checkpoints:
         """Begin to save the state after `step`."""
         entries = [entry for part in self._saved.parts.values() for entry in part.state_entries()]
         self._saver.save(step, entries, self._extra(step))
-        self._newest = step
+        self._newest, self._serial = step, self._serial + 1
 
     def stop(self, step: int) -> None:
         """Save the state after `step` even where none is due, and wait until it is complete. Raises as `after_step`."""
@@ -123,6 +128,8 @@ class Checkpoints:
     def _load(self, path: Path) -> int:
         index = read_index(path)
         check_model(index, self._saved.architecture)
+        if self._communicator.rank == 0:
+            index.check_texts(path)
         states = dict(index.extra.get("parts", {}))
         present = {name: part for name, part in self._saved.parts.items() if name in states}
         if not {"model", "optimizer"} <= set(present):
@@ -131,8 +138,17 @@ class Checkpoints:
             part.load_state(states[name])
         entries: list[Entry] = [entry for part in present.values() for entry in part.state_entries()]
         fill(path, index, entries)
-        self._loading, self._before = present, index.extra
+        self._loading, self._before, self._loaded = present, index.extra, (path, index)
         return index.step
+
+    def _say_doubts(self) -> None:
+        if self._loaded is None or self._communicator.rank != 0:
+            return
+        path, index = self._loaded
+        if index.manifest:
+            self._say(f"the manifest of {path} has the SHA-256 {index.manifest}")
+        for doubt in doubts(path, index):
+            self._say(f"WARNING: {path}: {doubt}")
 
     def _say_differences(self) -> None:
         if self._communicator.rank != 0:
@@ -149,6 +165,7 @@ class Checkpoints:
             "holmes_hpc": __version__,
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "run": str(self._folder.path),
+            "serial": self._serial,
             "world_size": self._saved.plan.world_size,
             "data": {"seed": self._saved.train.seed, "next_step": step + 1},
             "settings": self._settings(),

@@ -10,6 +10,7 @@ from typing import Any
 
 from holmes_hpc.checkpoint.background import Background
 from holmes_hpc.checkpoint.entries import Entry
+from holmes_hpc.checkpoint.index import read_index
 from holmes_hpc.checkpoint.naming import probe, remove_older
 from holmes_hpc.checkpoint.staging import Staging
 from holmes_hpc.checkpoint.writing import Attempt, abandon, commit, storage_error, write_part
@@ -39,14 +40,15 @@ class _Save:
 class Saver:
     """Writes checkpoints into a folder. All ranks call its methods at the same points of the training.
 
-    `keep` checkpoints stay; `goes_on` decides what a failed save does: say so and train on, or raise.
+    `keep` checkpoints stay; `goes_on` decides what a failed save does: say so and train on, or raise. With `hashed`
+    they get SHA-256, and that of the manifest is said.
     """
 
     def __init__(self, folder: Path, communicator: Communicator, *, token: str, keep: int, goes_on: bool,
-                 say: Say, texts: Mapping[str, str]) -> None:
+                 say: Say, texts: Mapping[str, str], hashed: bool = False) -> None:
         self._folder, self._communicator, self._token = folder, communicator, token
         self._keep, self._goes_on, self._say, self._texts = keep, goes_on, say, texts
-        self._staging = Staging()
+        self._hashed, self._staging = hashed, Staging()
         self._save: _Save | None = None
 
     def probe(self) -> None:
@@ -64,11 +66,11 @@ class Saver:
     def save(self, step: int, entries: Sequence[Entry], extra: Mapping[str, Any]) -> None:
         """Begin to save the state after `step`, once the save before is done; training may go on at once.
 
-        `extra` must be equal on all ranks. Raises CheckpointError when the save before failed.
+        The `extra` of rank 0 is written. Raises CheckpointError when the save before failed.
         """
         self.finish()
         rank = self._communicator.rank
-        attempt = Attempt(self._folder, step, self._communicator.world_size, self._token)
+        attempt = Attempt(self._folder, step, self._communicator.world_size, self._token, self._hashed)
         staged = self._staging.copy(entries)
 
         def write() -> None:
@@ -105,7 +107,8 @@ class Saver:
         def work() -> None:
             with self._communicator.activity.doing_beside(f"completing step-{save.attempt.step:06d}"):
                 path = commit(save.attempt, save.extra, self._texts)
-            self._say(f"checkpoint {path} written in {time.monotonic() - save.began:.1f} s")
+            manifest = f"; its manifest has the SHA-256 {read_index(path).manifest}" if self._hashed else ""
+            self._say(f"checkpoint {path} written in {time.monotonic() - save.began:.1f} s{manifest}")
             stuck = remove_older(self._folder, save.attempt.step, self._keep, self._token)
             if stuck:
                 self._say(f"older checkpoints could not be removed: {', '.join(map(str, stuck))}")

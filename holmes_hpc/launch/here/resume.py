@@ -40,6 +40,7 @@ def resolve_resume(config: Any) -> str:
     for checkpoint in looking_again(lambda: candidates(path)):
         try:
             index = read_index(checkpoint)
+            index.check_texts(checkpoint)
             check_model(index, architecture)
             check_optimizer(index, str(config.optimizer.name))
         except CheckpointError as error:
