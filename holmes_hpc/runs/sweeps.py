@@ -29,7 +29,7 @@ _ONLY_HERE = ("wait", "max_jobs", "new_sweep", "dry_run")
 class Sweep:
     """A sweep in its folder: the overrides of each run, the run folders made so far, and the jobs that each waits for.
 
-    The configurations lie beside, in `configs/NUMBER/config.yaml`, for the user alone as in a run folder.
+    The configurations lie beside, each as the `config.yaml` of a folder below `configs/`, for the user alone.
     """
 
     place: Path
