@@ -46,6 +46,11 @@ def test_jobs_components_and_array_tasks() -> None:
     assert str(found["3"]) == "RUNNING"
 
 
+def test_a_job_that_waits_to_be_released_is_held() -> None:
+    assert JobStatus("PENDING", "JobHeldUser").held and JobStatus("PENDING", "launch failed requeued held").held
+    assert not JobStatus("PENDING", "Priority").held and not JobStatus("RUNNING", "JobHeldUser").held
+
+
 def test_numbers_of_waiting_tasks() -> None:
     assert read_task_numbers("[0-3,7%2]") == (0, 1, 2, 3, 7)
     assert read_task_numbers("[1-7:2]") == (1, 3, 5, 7)

@@ -62,7 +62,8 @@ def ask_controller(environment: Mapping[str, str] | None = None, *, cluster: str
         answer = patiently(lambda left: run_command(QUESTION, cluster=cluster, timeout_seconds=max(left, 0.1),
                                                     say=True), patience_seconds)
     except SlurmCommandError as error:
-        short, silence = _silence(error, configuration, commands, patience_seconds)
+        asked = QUESTION if cluster is None else (QUESTION[0], f"--clusters={cluster}", *QUESTION[1:])
+        short, silence = _silence(error, " ".join(asked), configuration, commands, patience_seconds)
         return Controller(None, silence, short, configured=_configured_partitions(configuration))
     lines = (line.strip() for line in answer.splitlines())
     return Controller(frozenset(line.rstrip("*") for line in lines if line and not line.startswith(CLUSTER_LINE)))
@@ -75,10 +76,10 @@ def _configuration(environment: Mapping[str, str]) -> str | None:
     return next((str(path) for path in CONFIGURATIONS if path.is_file()), None)
 
 
-def _silence(error: SlurmCommandError, configuration: str | None, commands: list[str],
+def _silence(error: SlurmCommandError, asked: str, configuration: str | None, commands: list[str],
              patience_seconds: float) -> tuple[str, str]:
     """Return why the controller told nothing, in a few words and at length, so that it is true of this cause."""
-    question = f"`{' '.join(QUESTION)}`"
+    question = f"`{asked}`"
     unconfigured = _UNCONFIGURED.search(error.said) is not None
     if isinstance(error, MissingCommandError):
         found = f"Slurm is configured here ({configuration})" if configuration else f"{commands[0]} is on the PATH"

@@ -27,6 +27,9 @@ def follow(run: SubmittedRun, on_row: Callable[[dict[str, Any]], None], on_state
         if status is not None and status != told:
             told = status
             on_state(str(status))
+            if status.held:
+                on_state(f"it is held and does not start by itself: `scontrol release {run.job_id}` lets it, once what "
+                         "is wrong is mended; or cancel it")
         if watch.over:
             return watch.runs[0]
         time.sleep(LOOK_SECONDS)

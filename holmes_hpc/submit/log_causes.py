@@ -25,6 +25,9 @@ _CAUSES = (
     (r"No module named '?(?P<what>holmes_hpc)[\w.]*'?(?P<why>)",
      f"the ranks' Python does not find {{what}}: set launch.python to {_PYTHON}"),
     (r"(?P<what>node \S+ does not see the run folder .*)(?P<why>)", "{what}"),
+    (r"(?P<what>)(?P<why>Job steps that span multiple components of a heterogeneous job are not currently supported)",
+     "this site forbids steps over the components of a job (disable_hetjob_steps: {why}): take one partition that "
+     "holds all nodes, with a constraint for each label and cluster.shape=features, or ask the site to allow it"),
     (r"error: Unable to create step for job [0-9+]+: (?P<why>.+)(?P<what>)",
      "srun could not start the ranks: {why}; look at the options of launch.srun_args and launch.sbatch"),
     (r"srun: (?P<what>)(?P<why>unrecognized option .*|error: .*[Ii]nvalid .*)",

@@ -20,6 +20,11 @@ class JobStatus:
     state: str
     reason: str | None = None
 
+    @property
+    def held(self) -> bool:
+        """Whether the job waits until somebody releases it, as after a prolog failed."""
+        return self.state == "PENDING" and "held" in (self.reason or "").casefold()
+
     def __str__(self) -> str:
         return f"{self.state} ({self.reason})" if self.reason and self.state == "PENDING" else self.state
 
