@@ -29,11 +29,7 @@ _ONLY_HERE = ("wait", "max_jobs", "new_sweep", "dry_run")
 class Sweep:
     """A sweep in its folder: the overrides of each run, the run folders made so far, and the jobs that each waits for.
 
-<<<<<<< HEAD
     The configurations lie beside, each as the `config.yaml` of a folder below `configs/`, for the user alone.
-=======
-    The configurations lie beside, one folder each below `configs`, for the user alone as in a run folder.
->>>>>>> 727dbab (Name held jobs and sites that forbid steps over components)
     """
 
     place: Path
