@@ -150,8 +150,8 @@ def test_a_slow_link_is_told_where_it_limits_the_simulated_step(strategy, gbps, 
 def test_the_step_without_the_link_is_that_of_a_cluster_with_a_fast_one():
     config, chosen = made(*TWO_STAGES, "cluster.partitions.ib.ethernet_gbps=0.2",
                           "cluster.partitions.roce.ethernet_gbps=0.2")
-    task, layout = restore(compose([*TWO_STAGES, "cluster.partitions.ib.ethernet_gbps=1e6",
-                                    "cluster.partitions.roce.ethernet_gbps=1e6"]), chosen)
+    task, layout = restore(compose([*TWO_STAGES, "cluster.partitions.ib.ethernet_gbps=1e5",
+                                    "cluster.partitions.roce.ethernet_gbps=1e5"]), chosen)
     without = predict(task, layout, chosen.schedule).step_seconds
     assert f"which would take {seconds_words(without)} instead of" in slow_link_note(chosen)
 
