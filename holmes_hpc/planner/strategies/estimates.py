@@ -30,11 +30,11 @@ from holmes_hpc.planner.strategies.memory import room
 from holmes_hpc.planner.strategies.memory_refusal import capacity_remedies
 from holmes_hpc.planner.strategies.proposals import LayoutFacts, Proposal, SharedStages
 from holmes_hpc.planner.strategies.shape_facts import FactFinder, ShapeFacts, pipelines_of
+from holmes_hpc.planner.strategies.shape_refusals import too_deep, too_few
 from holmes_hpc.planner.strategies.shapes import Shape
 from holmes_hpc.planner.strategies.stage_table import CostPricing, StageTable
 from holmes_hpc.planner.task import Task
 from holmes_hpc.values import Group, Pipeline
-from holmes_hpc.words import counted
 
 _FEWEST_MICROBATCHES = 4
 """Micro-batches of each pipeline below which a pipeline stands idle for too long."""
@@ -89,7 +89,7 @@ class Estimator:
     def estimate(self, facts: ShapeFacts, size: int) -> list[Estimated | PlanRefusedError]:
         """Return for every shape what is estimated of it, or why it cannot be planned with this size."""
         microbatches = count_microbatches(self.task.settings.global_batch_size, size)
-        few = [_too_few(self.task, shape, size, int(ways), microbatches)
+        few = [too_few(self.task, shape, size, int(ways), microbatches)
                for shape, ways in zip(facts.shapes, facts.pipelines, strict=True)]
         return _ShapesOfSize(self, facts, size, microbatches).estimates(few)
 
@@ -166,7 +166,7 @@ class _ShapesOfSize:
     def _check_depth(self) -> None:
         """Raise DepthRefusedError, in words for the settings, when there are more stages than layers."""
         if self.facts.depth > self.estimator.num_layers:
-            raise DepthRefusedError(_too_deep(self.task, self.facts.depth))
+            raise DepthRefusedError(too_deep(self.task, self.facts.depth))
 
     def _asked_split(self, asked: str | tuple[int, ...], i: int) -> tuple[int, ...]:
         """Return the layers of a shape that a setting names. Raises PlanRefusedError where it does not fit."""
@@ -209,13 +209,13 @@ class _ShapesOfSize:
         sums_shown = exposed_sums(times, self.hops, sums, parts, facts.shared, overlapped=sync.overlap_grad_reduce)
         table = facts.table[:, 0] * table_bytes / tensor + facts.table[:, 1]
         seconds += numpy.where(facts.table_crosses, numpy.maximum(table, sums_shown), table + sums_shown)
-        share = self.estimator.cost.element_bytes / 4
+        share = self.estimator.cost.element_bytes / self.task.software.gradient_bytes
         gathers = facts.exchanges[..., 2] * sizes * share + facts.exchanges[..., 3]
         gathers[:, 0] += facts.table[:, 2] * table_bytes * share / tensor + facts.table[:, 3]
         seconds += exposed_gathers(times, self.hops, gathers, parts, facts.shared,
                                    overlapped=sync.overlap_param_gather)
         shared_by = facts.sharers if sync.sharded else 1.0
-        seconds += (self.optimizer * sizes / 4 / shared_by).max(axis=1)
+        seconds += (self.optimizer * sizes / self.task.software.gradient_bytes / shared_by).max(axis=1)
         return seconds + self.estimator.always
 
     def _compute_seconds(self, times: Floats) -> Floats:
@@ -302,46 +302,6 @@ def estimate(task: Task, shape: Shape, micro_batch_size: int) -> Estimated:
     if isinstance(found, PlanRefusedError):
         raise found
     return found
-
-
-def _too_few(task: Task, shape: Shape, size: int, pipelines: int, microbatches: int) -> PlanRefusedError | None:
-    """Return why there are too few micro-batches for a shape's pipelines, if so."""
-    if microbatches >= pipelines and not (shape.equal_pipelines and microbatches % pipelines):
-        return None
-    return PlanRefusedError(
-        f"{counted(microbatches, 'micro-batch')} for {counted(pipelines, 'pipeline')}: "
-        + ("the number must be a multiple of the pipelines' in the megatron strategy. "
-           if microbatches >= pipelines else "each needs at least one. ")
-        + _remedy(task, shape, size, pipelines))
-
-
-def _remedy(task: Task, shape: Shape, size: int, pipelines: int) -> str:
-    """Return what gives each pipeline a micro-batch: what is at its limit already is not among it."""
-    smaller = " or lower parallel.micro_batch_size" if size > 1 else ""
-    if task.settings.data is not None:
-        fewer = ", or lower parallel.data"
-    elif len(shape.stages) < task.architecture.num_layers:
-        fewer = ", or use fewer pipelines (a larger parallel.pipeline)"
-    elif task.settings.pipeline is None and not smaller:
-        fewer = ", or raise model.num_layers: deeper pipelines are fewer"
-    else:
-        fewer = ""
-    enough = "a multiple of" if shape.equal_pipelines else "at least"
-    return f"Set train.global_batch_size to {enough} {pipelines * size}{smaller}{fewer}."
-
-
-def _too_deep(task: Task, depth: int) -> str:
-    """Return why a layout has more stages than layers, by those settings that were set."""
-    settings, layers = task.settings, task.architecture.num_layers
-    asked = {f"parallel.{name}": value for name in ("pipeline", "data", "tensor")
-             if (value := getattr(settings, name)) is not None}
-    if settings.chunks > 1:
-        asked["parallel.chunks"] = settings.chunks
-    words = " and ".join(f"{name}={value}" for name, value in asked.items()) or "this layout"
-    change = f"Change {' or '.join(asked)}, or raise" if asked else "Raise"
-    make = "makes" if len(asked) < 2 else "make"
-    return (f"{words} on {counted(task.cluster.world_size, 'rank')} {make} {depth} pipeline stages, which need at "
-            f"least as many layers, and the model has {layers}. {change} model.num_layers to at least {depth}.")
 
 
 def micro_batch_sizes(task: Task, shape: Shape) -> tuple[int, ...]:

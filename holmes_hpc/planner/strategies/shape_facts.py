@@ -23,7 +23,6 @@ from holmes_hpc.planner.strategies.exchange import Exchange, Exchanges
 from holmes_hpc.planner.strategies.shapes import Part, Shape
 from holmes_hpc.planner.task import Task
 
-GRADIENT_BYTES = 4
 _TOGETHER = 0.5
 """Of the time that hops on one NIC are under way: how much of it they are so together."""
 Parts = tuple[Part, ...]
@@ -226,17 +225,17 @@ class FactFinder:
 
     def layer_bytes(self, tensor: int) -> float:
         """Return the bytes of a layer's gradients on one of `tensor` ranks."""
-        return GRADIENT_BYTES * self.cost.parameter_count(("layers.0",), tensor)
+        return self.task.software.gradient_bytes * self.cost.parameter_count(("layers.0",), tensor)
 
     def table_bytes(self, tensor: int) -> float:
         """Return the same of the token table."""
-        return GRADIENT_BYTES * self.cost.parameter_count((TOKEN_TABLE,), tensor)
+        return self.task.software.gradient_bytes * self.cost.parameter_count((TOKEN_TABLE,), tensor)
 
     def end_bytes(self, tensor: int, first: bool, last: bool) -> float:
         """Return the same of what a stage holds beside layers, without a tied table."""
         units = [unit for unit in self.task.architecture.stage_units(0, 0, first=first, last=last)
                  if not (unit == TOKEN_TABLE and self.tied and first != last)]
-        return GRADIENT_BYTES * self.cost.parameter_count(tuple(units), tensor) if units else 0.0
+        return self.task.software.gradient_bytes * self.cost.parameter_count(tuple(units), tensor) if units else 0.0
 
 
 def pipelines_of(shape: Shape) -> int:

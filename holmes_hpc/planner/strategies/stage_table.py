@@ -15,7 +15,6 @@ from holmes_hpc.planner.simulation.prices import compute_cost, network_cost, sta
 from holmes_hpc.planner.task import Task
 
 _GIB = 2.0**30
-_GRADIENT_BYTES = 4
 
 
 class Held(NamedTuple):
@@ -128,11 +127,11 @@ class CostPricing:
 
     def layer_gradient_bytes(self) -> float:
         """See StagePricing."""
-        return _GRADIENT_BYTES * self.cost.parameter_count(("layers.0",), 1)
+        return self.task.software.gradient_bytes * self.cost.parameter_count(("layers.0",), 1)
 
     def table_gradient_bytes(self) -> float:
         """See StagePricing."""
-        return _GRADIENT_BYTES * self.cost.parameter_count((TOKEN_TABLE,), 1)
+        return self.task.software.gradient_bytes * self.cost.parameter_count((TOKEN_TABLE,), 1)
 
     def tied_gradient_bytes(self) -> float:
         """See StagePricing."""

@@ -108,7 +108,7 @@ class _Rows:
         table = numpy.array([self._table(row) for row in self.rows])
         gathers = exposed_gathers(self.times, self.hops, inside * space.gather_share, parts, shared,
                                   overlapped=sync.overlap_param_gather)
-        optimizer = (sizes / 4 * self._optimizer()).max(axis=1)
+        optimizer = (sizes / space.task.software.gradient_bytes * self._optimizer()).max(axis=1)
         alone = numpy.array([len(row.placed.fleet.pipelines) == 1 for row in self.rows])
         shown = numpy.where(alone, optimizer, sums + table + gathers + optimizer)
         return (count * found.period + found.fill).tolist(), shown.tolist()

@@ -90,7 +90,7 @@ class Space:
     @cached_property
     def gather_share(self) -> float:
         """Of an all-reduce of gradients: gathering parameters is half of it, of narrower elements."""
-        return 0.5 * compute_cost(self.task).element_bytes / 4 if self.shards else 0.0
+        return 0.5 * compute_cost(self.task).element_bytes / self.task.software.gradient_bytes if self.shards else 0.0
 
     def sync_seconds(self, template: Template, *, across: bool) -> float:
         """Return about how long the gradients of a template's stages are summed, if all pipelines are alike.
