@@ -13,16 +13,21 @@ from hypothesis import strategies as st
 
 from holmes_hpc import plan as plan_command
 from holmes_hpc.config.compose import compose
+from holmes_hpc.planner.layout.groups import GroupRules
+from holmes_hpc.planner.layout.pipelines import build_pipelines
 from holmes_hpc.planner.making import find_best
 from holmes_hpc.planner.progress import LINE_SECONDS, QUIET_SECONDS, search_progress
 from holmes_hpc.planner.search.budget import Allowance, SearchBudget, layout_units
 from holmes_hpc.planner.search.improve import improve
-from holmes_hpc.planner.search.priced import Priced
+from holmes_hpc.planner.search.priced import Priced, make_layout
+from holmes_hpc.planner.simulation import predict, representatives, symmetry
 from holmes_hpc.planner.simulation.bounds import least_seconds
+from holmes_hpc.planner.simulation.representatives import standing_for_all
+from holmes_hpc.planner.task import task_of
 from holmes_hpc.schedule.list_scheduling import order_passes
 from holmes_hpc.schedule.one_f_one_b import is_unshared, one_f_one_b_orders
 from holmes_hpc.schedule.policies import one_f_one_b_policy
-from holmes_hpc.values import Pipeline, Schedule, Stage
+from holmes_hpc.values import Pipeline, Schedule, ScheduleChoice, Stage
 from tests.fuzzing import examples
 from tests.planner_problems import SMALL
 
@@ -117,8 +122,35 @@ def test_a_layout_dearer_than_the_whole_budget_lets_others_go_first() -> None:
     best, _ = find_best(SMALL[0].task("parallel=megatron"))
     units = layout_units(best.task, best.layout)
     allowance = Allowance(2 * units)
-    for _ in range(2):
+    for warmup in (7, 8):
         assert not allowance.is_beyond(best.task, best.layout)
-        allowance.spend(best.task, best.layout)
+        allowance.spend(best.task, best.layout, ScheduleChoice("1f1b", warmup))
     assert allowance.units == 0
     assert Allowance(0.9 * units).is_beyond(best.task, best.layout)
+
+
+def test_pipelines_that_share_ranks_in_equal_ways_are_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = compose(["+cluster=mixed", "model=gpt2_small", "train.global_batch_size=32",
+                      "cluster.partitions.ib.nodes=1", "cluster.partitions.ib.gpus_per_node=2",
+                      "cluster.partitions.roce.nodes=1", "cluster.partitions.roce.gpus_per_node=4"])
+    pipelines = build_pipelines((((0,), (1,)), ((2,), (3,), (4,), (5,))), (8, 4), 32)
+    assert [pipeline.stages[0].ranks for pipeline in pipelines] == [(0,), (0,), (1,), (1,)]
+
+    def simulated() -> tuple[list[float], float, int]:
+        task = task_of(config, "slurm")
+        layout = make_layout(task, "holmes", pipelines, 1, GroupRules())
+        allowance, choice = Allowance(1e6), ScheduleChoice("1f1b")
+        allowance.spend(task, layout, choice)
+        spent, found = allowance.whole - allowance.units, predict.predict(task, layout, choice)
+        allowance.spend(task, layout, choice)
+        assert allowance.whole - allowance.units == spent  # what is known costs nothing
+        return [found.step_seconds, found.idle_fraction, *found.memory_gib_per_rank], spent, len(
+            standing_for_all(task, layout, turns=False))
+
+    folded, few, pipelines_left = simulated()
+    assert pipelines_left == 2
+    monkeypatch.setattr(symmetry, "alike", lambda pipelines, slot_of, turns: 2 * (list(range(len(pipelines))),))
+    monkeypatch.setattr(representatives, "alike", symmetry.alike)
+    whole, more, pipelines_left = simulated()
+    assert pipelines_left == 4 and more > few
+    assert folded == pytest.approx(whole, rel=1e-6)

@@ -32,6 +32,10 @@ class OncePerLayout(Generic[Value]):
     def __init__(self) -> None:
         self._made: dict[tuple[int, Hashable], tuple[object, Value]] = {}
 
+    def has(self, layout: object, what: Hashable = None) -> bool:
+        """Return whether the value of a layout, or of it and `what`, was made."""
+        return (id(layout), what) in self._made
+
     def of(self, layout: object, make: Callable[[], Value], what: Hashable = None) -> Value:
         """Return the value of a layout, or of it and `what`, made by `make` where there is none yet."""
         key = id(layout), what
@@ -58,11 +62,13 @@ class KnownPrices:
 class KnownLayouts:
     """What was found of the layouts of one task: what stands for what and its prices, shares of memory, predictions.
 
-    `layouts` has the layouts themselves by what they were made of, so that all ways that lead to one share the rest.
+    `layouts` has the layouts themselves by what they were made of, so that all ways that lead to one share the rest;
+    `actions` says how many a simulation has.
     """
 
     layouts: Once[Hashable, Any] = field(default_factory=Once)
     replicas: OncePerLayout[Any] = field(default_factory=OncePerLayout)
+    actions: OncePerLayout[int] = field(default_factory=OncePerLayout)
     representatives: OncePerLayout[Any] = field(default_factory=OncePerLayout)
     updated_parameters: OncePerLayout[dict[int, float]] = field(default_factory=OncePerLayout)
     predictions: OncePerLayout[Any] = field(default_factory=OncePerLayout)

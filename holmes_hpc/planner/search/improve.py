@@ -71,7 +71,7 @@ def _best_change(priced: Priced, allowance: Allowance) -> Priced | None:
     for warmer in one_warmer(priced, allowance):
         if warmer.seconds < WORTHWHILE * best.seconds:
             return warmer
-    task, units = priced.task, layout_units(priced.task, priced.layout)
+    task, units = priced.task, layout_units(priced.task, priced.layout, turns=priced.schedule.turns)
     changes = itertools.chain(_changes(task, priced.layout), _joined(task, priced.layout), _other_sizes(priced))
     for change in changes:
         if allowance.units <= 0:

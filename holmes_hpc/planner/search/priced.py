@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holmes_hpc.planner.cost.rank_memory import USABLE_FRACTION
@@ -75,13 +76,13 @@ def price_layout(task: Task, facts: LayoutFacts, pipelines: tuple[Pipeline, ...]
     Its schedule is one like `like`, by default the one that a layout is first looked at with.
     """
     layout = make_layout(task, facts.strategy, pipelines, size, rules)
-    if allowance is not None:
-        allowance.spend(task, layout)
     if like is not None:
         choice = _adapted(like, task, layout)
     else:
         needs_times = task.settings.first_schedule(chunks).needs_times
         choice = candidate_schedules(task, layout, chunks)[0] if needs_times else first_schedule(task, chunks)
+    if allowance is not None:
+        allowance.spend(task, layout, choice)
     return price_schedule(task, facts, layout, rules, choice)
 
 
@@ -131,6 +132,19 @@ def _shortage(task: Task, predicted: Prediction) -> Shortage | None:
     return worst
 
 
+def with_least_waiting(priced: Priced, allowance: Allowance) -> Priced:
+    """Return the layout with the schedule that hides most waiting, but for turns; as it is where that does not pay.
+
+    One simulation says about what a layout can reach, before others are spent on it.
+    """
+    choices = [choice for choice in candidate_schedules(priced.task, priced.layout, priced.schedule.chunks)
+               if choice.turns == priced.schedule.turns]
+    if len(choices) < 2:
+        return priced
+    other = _rescheduled(priced, choices[-1], allowance)
+    return other if other.fits and other.seconds < WORTHWHILE * priced.seconds else priced
+
+
 def with_schedules(priced: Priced, allowance: Allowance) -> list[Priced]:
     """Return the layout with other schedules, extra warm-up and turns, each if it pays and fits.
 
@@ -138,12 +152,15 @@ def with_schedules(priced: Priced, allowance: Allowance) -> list[Priced]:
     At least one is tried, the others and more warm-up as long as there is work left.
     """
     best, better = priced, []
-    choices = list(candidate_schedules(priced.task, priced.layout, priced.schedule.chunks)[1:])
-    for i, choice in enumerate(choices):
+    for i, choice in enumerate(_hopeful_first(candidate_schedules(priced.task, priced.layout, priced.schedule.chunks))):
         if i and allowance.units <= 0:
             break
+        if choice == priced.schedule:
+            continue
         other = _rescheduled(priced, choice, allowance)
-        if other.seconds < WORTHWHILE * best.seconds and other.fits:
+        # Turns in the place of extra warm-up take no more memory, and any gain is one.
+        worthwhile = WORTHWHILE if choice.warmup_extra >= best.schedule.warmup_extra else 1.0
+        if other.seconds < worthwhile * best.seconds and other.fits:
             best = other
             better.append(other)
     for _ in range(_MORE_WARMUP):
@@ -153,6 +170,16 @@ def with_schedules(priced: Priced, allowance: Allowance) -> list[Priced]:
         best = warmer[0]
         better.append(best)
     return better
+
+
+def _hopeful_first(choices: Sequence[ScheduleChoice]) -> list[ScheduleChoice]:
+    """Return the choices but for the first in the order in which they are tried.
+
+    With turns no pipeline stands for others, so that a simulation costs several of the others: of these only the most
+    hopeful one goes first, which needs no warm-up for what turns hide.
+    """
+    turning = [choice for choice in choices if choice.turns and choice.name == choices[-1].name]
+    return sorted(choices[1:], key=lambda choice: (choice not in turning[:1], choice.turns))
 
 
 def one_warmer(priced: Priced, allowance: Allowance) -> list[Priced]:
@@ -167,7 +194,7 @@ def one_warmer(priced: Priced, allowance: Allowance) -> list[Priced]:
 
 
 def _rescheduled(priced: Priced, choice: ScheduleChoice, allowance: Allowance) -> Priced:
-    allowance.spend(priced.task, priced.layout)
+    allowance.spend(priced.task, priced.layout, choice)
     return price_schedule(priced.task, priced.facts, priced.layout, priced.rules, choice)
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.search.budget import Allowance, layout_units
-from holmes_hpc.planner.search.priced import Priced, exceeds_memory, make_layout, price_layout, with_schedules
-from holmes_hpc.planner.simulation.bounds import least_seconds
+from holmes_hpc.planner.search.priced import (
+    Priced,
+    exceeds_memory,
+    make_layout,
+    price_layout,
+    with_least_waiting,
+    with_schedules,
+)
 from holmes_hpc.planner.simulation.replicas import likeness
 from holmes_hpc.planner.strategies.proposals import Proposal
 from holmes_hpc.planner.task import Task
@@ -18,8 +26,8 @@ _MOST_DEAR = 6
 _NEAR_DEAR = 1.03
 """Over the best estimate, up to which a cheaper layout is simulated before one that costs all that is left."""
 _WARMUP_FINALISTS = 8
-_COMPUTE_PART = 0.1
-"""Of a layout's compute bound, added to its step; a large part would forget the messages of small models."""
+_ESTIMATE_ERROR = 1.08
+"""So much longer than what warm-up can reach estimates are at most: a layout beyond that does not become the best."""
 _WARMUP_SHARE = 0.5
 """Of the work, kept back for extra warm-up: across slow links it can turn the order of layouts."""
 
@@ -33,8 +41,26 @@ def price_best(task: Task, proposals: Sequence[Proposal], allowance: Allowance, 
         if selection.ends_before(proposal, best_fits=ranked[0].fits):
             break
         selection.consider(proposal)
-    priced = selection.result()
-    return priced + _rescheduled(priced, allowance) if warms_up else priced
+    found = selection.result()
+    priced = [each.priced for each in found]
+    return priced + _rescheduled(found, allowance) if warms_up else priced
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was simulated of a proposal, and what had been estimated of it."""
+
+    priced: Priced
+    estimate_seconds: float
+
+    @property
+    def hope(self) -> float:
+        """What orders layouts for other schedules: the step simulated, and the one estimated.
+
+        The first schedule waits where later ones do not, so that its step alone says little of what they can reach;
+        the estimate knows what warm-up takes away, and not what hides behind what.
+        """
+        return (self.priced.seconds + self.estimate_seconds) / 2
 
 
 class _Selection:
@@ -42,7 +68,7 @@ class _Selection:
 
     def __init__(self, allowance: Allowance, most: int, kept_back: float) -> None:
         self._allowance, self._most, self._kept_back = allowance, most, kept_back
-        self._priced: list[Priced] = []
+        self._priced: list[_Found] = []
         self._seen: set[tuple[object, ...]] = set()
         self._alike: set[tuple[object, ...]] = set()
         self._dear: list[tuple[Proposal, tuple[Pipeline, ...]]] = []
@@ -70,7 +96,7 @@ class _Selection:
         if units > self._allowance.units - self._kept_back:
             self._dear.append((proposal, pipelines))
             return
-        if not all(each.fits for each in self._priced) and exceeds_memory(proposal.task, layout):
+        if not all(each.priced.fits for each in self._priced) and exceeds_memory(proposal.task, layout):
             return  # One that does not fit is simulated, for what is said of it; the work is for those that do.
         like = (likeness(proposal.task.cluster, pipelines), proposal.facts.micro_batch_size, proposal.rules,
                 proposal.task.settings.recompute)
@@ -81,7 +107,7 @@ class _Selection:
         self._alike.add(like)
         self._price(proposal, pipelines)
 
-    def result(self) -> list[Priced]:
+    def result(self) -> list[_Found]:
         """Return what was priced; the best of the dear ones where all were."""
         if self._dear and not self._priced:
             self._price(*self._dear[0])
@@ -95,26 +121,29 @@ class _Selection:
         return new
 
     def _price(self, proposal: Proposal, pipelines: tuple[Pipeline, ...]) -> None:
-        self._priced.append(price_layout(
-            proposal.task, proposal.facts, pipelines, proposal.facts.micro_batch_size, proposal.rules, proposal.chunks,
-            allowance=self._allowance))
+        priced = price_layout(proposal.task, proposal.facts, pipelines, proposal.facts.micro_batch_size, proposal.rules,
+                              proposal.chunks, allowance=self._allowance)
+        self._priced.append(_Found(priced, proposal.estimate_seconds))
 
 
-def _rescheduled(priced: Sequence[Priced], allowance: Allowance) -> list[Priced]:
-    """Return the most hopeful layouts with other schedules."""
+def _rescheduled(found: Sequence[_Found], allowance: Allowance) -> list[Priced]:
+    """Return the most hopeful layouts with other schedules: each with one that hides much, the best with all."""
     # Layouts that swap equal fabrics take equally long, and one of them is enough.
-    unlike = {round(each.seconds, 12): each for each in reversed(priced) if each.fits}
-    found: list[Priced] = []
-    for i, each in enumerate(sorted(unlike.values(), key=_hope)[:_WARMUP_FINALISTS]):
+    unlike = {round(each.priced.seconds, 12): each for each in reversed(found) if each.priced.fits}
+    finalists = sorted(unlike.values(), key=lambda each: each.hope)[:_WARMUP_FINALISTS]
+    if not finalists:
+        return []
+    reached: list[tuple[Priced, Priced]] = []
+    best = math.inf
+    for each in finalists:
+        if reached and (allowance.units <= 0 or each.estimate_seconds > _ESTIMATE_ERROR * best):
+            continue
+        tried = with_least_waiting(each.priced, allowance)
+        reached.append((each.priced, tried))
+        best = min(best, tried.seconds)
+    better = [tried for priced, tried in reached if tried is not priced]
+    reached.sort(key=lambda pair: pair[1].seconds)
+    for i, (_, tried) in enumerate(reached):
         if i == 0 or allowance.units > 0:
-            found += with_schedules(each, allowance)
-    return found
-
-
-def _hope(priced: Priced) -> float:
-    """Return what orders layouts for other schedules: their step, and a part of what compute alone would take.
-
-    The first schedule waits where later ones do not, so that its step alone says little of what they can reach.
-    """
-    least = least_seconds(priced.task, priced.layout.pipelines, priced.layout.micro_batch_size)
-    return priced.seconds + _COMPUTE_PART * least
+            better += with_schedules(tried, allowance)
+    return better

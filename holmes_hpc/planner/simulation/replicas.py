@@ -11,11 +11,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from holmes_hpc.cluster import ClusterDescription, Node
 from holmes_hpc.planner.cost.network import Traffic
 from holmes_hpc.planner.simulation.events import Prices
 from holmes_hpc.values import Pipeline, Reduction
+
+Used = TypeVar("Used", str, int)
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class Replicas:
 def find_replicas(cluster: ClusterDescription, pipelines: Sequence[Pipeline]) -> Replicas:
     """Return which pipelines of a layout stand for all."""
     nodes = [[[cluster.node_of(rank) for rank in stage.ranks] for stage in pipeline.stages] for pipeline in pipelines]
-    components = _components([{node.slot for stage in stages for node in stage} for stages in nodes])
+    components = connected([{node.slot for stage in stages for node in stage} for stages in nodes])
     chosen: list[int] = []
     like = [0] * len(pipelines)
     models: dict[object, int] = {}
@@ -92,9 +95,9 @@ def likeness(cluster: ClusterDescription, pipelines: Sequence[Pipeline]) -> obje
                  for pipeline in pipelines])
 
 
-def _components(slots: Sequence[set[str]]) -> list[list[int]]:
-    """Return the pipelines of every component; `slots` are the nodes of each pipeline."""
-    parent = list(range(len(slots)))
+def connected(used: Sequence[set[Used]]) -> list[list[int]]:
+    """Return the pipelines of every component; `used` are the nodes, or the ranks, of each pipeline."""
+    parent = list(range(len(used)))
 
     def root(p: int) -> int:
         while parent[p] != p:
@@ -102,13 +105,13 @@ def _components(slots: Sequence[set[str]]) -> list[list[int]]:
             p = parent[p]
         return p
 
-    first: dict[str, int] = {}
-    for p, names in enumerate(slots):
+    first: dict[Used, int] = {}
+    for p, names in enumerate(used):
         for name in names:
             a, b = root(first.setdefault(name, p)), root(p)
             parent[max(a, b)] = min(a, b)
     members: dict[int, list[int]] = {}
-    for p in range(len(slots)):
+    for p in range(len(used)):
         members.setdefault(root(p), []).append(p)
     return list(members.values())
 

@@ -17,9 +17,10 @@ from holmes_hpc.planner.layout.sharing import updated_parameters
 from holmes_hpc.planner.simulation.events import Prices
 from holmes_hpc.planner.simulation.prices import compute_cost, core_pools, price
 from holmes_hpc.planner.simulation.replicas import Replicas, find_replicas
-from holmes_hpc.planner.simulation.symmetry import Folded, fold
+from holmes_hpc.planner.simulation.symmetry import Folded, alike, fold
 from holmes_hpc.planner.task import Task
 from holmes_hpc.schedule.in_flight import Peaks
+from holmes_hpc.values import Pipeline
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +79,14 @@ def replicas_of(task: Task, layout: Layout) -> Replicas:
     """Return which pipelines of a layout stand for all."""
     found: Replicas = task.layouts.replicas.of(layout, lambda: find_replicas(task.cluster, layout.pipelines))
     return found
+
+
+def standing_for_all(task: Task, layout: Layout, *, turns: bool) -> tuple[Pipeline, ...]:
+    """Return the pipelines of a layout that are simulated of a step with or without turns; nothing is priced yet."""
+    if core_pools(task)[0]:
+        return layout.pipelines
+    picked = replicas_of(task, layout).picked
+    return tuple(picked[p] for p in alike(picked, lambda rank: task.cluster.node_of(rank).slot, turns=turns)[1])
 
 
 def representatives(task: Task, layout: Layout) -> Representatives:

@@ -1,8 +1,8 @@
 """Ranks that do the same at the same time are simulated as one.
 
 The tensor-parallel ranks of a stage compute and send together. So do pipelines that take equally many micro-batches
-through equal stages on the same nodes, unless they take turns. One of them stands for all, and its messages fill the
-NICs as all of theirs do.
+through equal stages on the same nodes, and sets of pipelines that share ranks in equal ways, unless they take turns.
+One of them stands for all, and its messages fill the NICs as all of theirs do.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from holmes_hpc.planner.cost.network import Traffic, occupied
 from holmes_hpc.planner.simulation.collectives import Bucket
 from holmes_hpc.planner.simulation.events import Prices
+from holmes_hpc.planner.simulation.replicas import connected
 from holmes_hpc.schedule.building import edge_ranks, transfers
 from holmes_hpc.values import Group, Pipeline, Reduction, Stage
 
@@ -45,7 +46,7 @@ class Folded:
 def fold(pipelines: Sequence[Pipeline], groups: Sequence[Group], reductions: Sequence[Reduction], prices: Prices,
          slot_of: Callable[[int], str], *, turns: bool) -> Folded:
     """Return the layout with one rank for each set of ranks that do the same; `slot_of` gives a rank's node."""
-    like, kept = _alike(pipelines, slot_of, turns)
+    like, kept = alike(pipelines, slot_of, turns=turns)
     leaders = _leaders(pipelines)
     rank_like = {}
     for p, pipeline in enumerate(pipelines):
@@ -71,25 +72,27 @@ def fold(pipelines: Sequence[Pipeline], groups: Sequence[Group], reductions: Seq
                   rank_like)
 
 
-def _alike(pipelines: Sequence[Pipeline], slot_of: Callable[[int], str],
-           turns: bool) -> tuple[list[int], list[int]]:
-    """Return for every pipeline the number of the kept one like it, and the indices of those that are kept."""
-    served = Counter(rank for pipeline in pipelines for rank in {r for stage in pipeline.stages for r in stage.ranks})
-    found: dict[object, int] = {}
-    like: list[int] = []
-    kept: list[int] = []
-    for p, pipeline in enumerate(pipelines):
-        ranks = [rank for stage in pipeline.stages for rank in stage.ranks]
-        alone = not turns and all(served[rank] == 1 for rank in ranks)
-        places = {rank: place for place, rank in enumerate(dict.fromkeys(ranks))}
-        key: object = (pipeline.microbatches, tuple(
-            (stage.first_layer, stage.num_layers, tuple((slot_of(rank), places[rank]) for rank in stage.ranks))
-            for stage in pipeline.stages)) if alone else p
-        if key not in found:
-            found[key] = len(kept)
-            kept.append(p)
-        like.append(found[key])
-    return like, kept
+def alike(pipelines: Sequence[Pipeline], slot_of: Callable[[int], str], *,
+          turns: bool) -> tuple[list[int], list[int]]:
+    """Return for every pipeline the number of the kept one like it, and the indices of those that are kept.
+
+    Pipelines that share ranks stand together: a set of them is like another one, each pipeline like its counterpart.
+    """
+    if turns:
+        return list(range(len(pipelines))), list(range(len(pipelines)))
+    models: dict[object, Sequence[int]] = {}
+    same = list(range(len(pipelines)))
+    for members in connected([{rank for stage in pipeline.stages for rank in stage.ranks} for pipeline in pipelines]):
+        places: dict[int, int] = {}
+        key = tuple((pipelines[p].microbatches, tuple(
+            (stage.first_layer, stage.num_layers,
+             tuple((slot_of(rank), places.setdefault(rank, len(places))) for rank in stage.ranks))
+            for stage in pipelines[p].stages)) for p in members)
+        for p, model in zip(members, models.setdefault(key, members), strict=True):
+            same[p] = model
+    kept = sorted(set(same))
+    number = {p: i for i, p in enumerate(kept)}
+    return [number[p] for p in same], kept
 
 
 def _leaders(pipelines: Sequence[Pipeline]) -> dict[int, int]:
