@@ -18,6 +18,7 @@ _UNITS_LEAST = 6_000
 _STRATEGIES = 5
 _CHUNKS_SHARE = 0.1
 _FEW_RANKS = 8
+_LEAST_FACTOR = 2
 _SMALL_FACTOR = 6
 _ACTIONS = 6
 """Of a stage for each micro-batch: computing, sending and receiving, both ways."""
@@ -46,7 +47,7 @@ class SearchBudget:
 
     def __init__(self, seconds: float | None, ranks: int, progress: Callable[[str], None] | None = None) -> None:
         self.ranks = ranks
-        asked = _UNITS_LEAST + _UNITS_A_RANK * ranks
+        asked = _UNITS_LEAST * (_LEAST_FACTOR if ranks <= _FEW_RANKS else 1) + _UNITS_A_RANK * ranks
         self.units = asked if seconds is None else seconds * _UNITS_A_SECOND / _STRATEGIES
         self._progress = progress
         self._allowances: list[Allowance] = []

@@ -24,6 +24,8 @@ from holmes_hpc.values.capabilities import unable
 
 WORTHWHILE = 0.99
 """Extra warm-up costs memory, so it has to save a hundredth of the step."""
+_AS_CHEAP = 0.995
+"""The same where a schedule needs less warm-up than the best so far."""
 _MORE_WARMUP = 2
 """Warm-up forwards that are tried beyond what a hop's delay asks for."""
 
@@ -151,18 +153,22 @@ def with_schedules(priced: Priced, allowance: Allowance) -> list[Priced]:
     Each has to beat the best so far, since all of them cost something: memory, or an order that is harder to follow.
     At least one is tried, the others and more warm-up as long as there is work left.
     """
-    best, better = priced, []
+    best, better, of_name = priced, [], {priced.schedule.name: priced}
     for i, choice in enumerate(_hopeful_first(candidate_schedules(priced.task, priced.layout, priced.schedule.chunks))):
         if i and allowance.units <= 0:
             break
         if choice == priced.schedule:
             continue
         other = _rescheduled(priced, choice, allowance)
-        # Turns in the place of extra warm-up take no more memory, and any gain is one.
-        worthwhile = WORTHWHILE if choice.warmup_extra >= best.schedule.warmup_extra else 1.0
+        # Turns in the place of extra warm-up take no more memory.
+        worthwhile = WORTHWHILE if choice.warmup_extra >= best.schedule.warmup_extra else _AS_CHEAP
+        own = of_name.get(choice.name, other)
         if other.seconds < worthwhile * best.seconds and other.fits:
-            best = other
+            best = of_name[choice.name] = other
             better.append(other)
+        elif other.fits and other.seconds > best.seconds and (own is other or other.seconds < own.seconds):
+            of_name[choice.name] = other
+            better.append(other)  # not the fastest, and a start for small changes of its own kind
     for _ in range(_MORE_WARMUP):
         warmer = one_warmer(best, allowance)
         if not warmer or warmer[0].seconds >= WORTHWHILE * best.seconds:
