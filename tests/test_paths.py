@@ -152,7 +152,7 @@ def test_a_full_stdout_is_one_line() -> None:
 
 PROGRAMS = ["holmes_hpc.jobs", "holmes_hpc.logs", "holmes_hpc.calibrate", "holmes_hpc.site", "holmes_hpc.compare",
             "holmes_hpc.plan", "holmes_hpc.train", "holmes_hpc.doctor", "holmes_hpc.probe", "analysis.report",
-            "analysis.throughput", "holmes_hpc.cli"]
+            "analysis.throughput", "holmes_hpc.cancel", "holmes_hpc.sweep", "holmes_hpc.cli"]
 
 
 def test_all_programs_are_known() -> None:
