@@ -39,7 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _cancel(names: Sequence[str], base: Path) -> int:
     folders = _runs(names, base)
-    kept_back = [folder for folder in folders if submitted_run(folder) is None and read_result(folder) is None]
+    # A run on a machine has its job.json from the start; one that is to be submitted has none yet.
+    kept_back = [folder for folder in folders if not folder.job_path.exists() and read_result(folder) is None]
+    elsewhere = [folder for folder in folders if folder.job_path.exists() and submitted_run(folder) is None
+                 and read_result(folder) is None]
     for folder in kept_back:
         write_result(folder, "failed", error="cancelled before it was submitted", emulated=False)
     runs = [run for folder in folders if (run := submitted_run(folder)) and not _is_complete(folder)]
@@ -52,7 +55,7 @@ def _cancel(names: Sequence[str], base: Path) -> int:
         words = ["scancel", *reversed(jobs)]
         patiently(lambda left, words=words, cluster=cluster: run_command(words, cluster=cluster),  # type: ignore[misc]
                   PATIENCE_SECONDS)
-    _say(living, kept_back, len(folders))
+    _say(living, kept_back, elsewhere, len(folders))
     return 0
 
 
@@ -73,11 +76,15 @@ def _is_complete(folder: RunFolder) -> bool:
     return (read_result(folder) or {}).get("status") == "completed"
 
 
-def _say(cancelled: Sequence[SubmittedRun], kept_back: Sequence[RunFolder], count: int) -> None:
-    jobs = ", ".join(run.job_id for run in cancelled)
+def _say(cancelled: Sequence[SubmittedRun], kept_back: Sequence[RunFolder], elsewhere: Sequence[RunFolder],
+         count: int) -> None:
+    jobs, told = ", ".join(run.job_id for run in cancelled), len(cancelled) + len(kept_back) + len(elsewhere)
     sys.stdout.write(f"cancelled {len(cancelled)} of {count} runs" + (f" (jobs {jobs})" if jobs else "")
                      + (f"; {len(kept_back)} more are not submitted" if kept_back else "")
-                     + ("; the others are over\n" if len(cancelled) + len(kept_back) < count else "\n"))
+                     + ("; the others are over\n" if told < count else "\n"))
+    for folder in elsewhere:
+        sys.stdout.write(f"{folder.path} is no job of Slurm: end it where it runs, by Ctrl-C or by SIGTERM to its "
+                         "command\n")
 
 
 if __name__ == "__main__":

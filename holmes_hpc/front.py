@@ -33,7 +33,7 @@ from holmes_hpc.config.compose import (
 )
 from holmes_hpc.config.folders import package_folder
 from holmes_hpc.config.help import help_text
-from holmes_hpc.config.written_files import text_as_written
+from holmes_hpc.config.written_files import text_as_written, text_as_yaml_reads_it
 from holmes_hpc.config.written_overrides import as_written
 from holmes_hpc.errors import FAILED, INTERRUPTED, PREEMPTED, WRONG, ConfigurationError, HolmesError
 from holmes_hpc.program import redacted_output, report, report_fault
@@ -196,7 +196,8 @@ def _run_hydra(command: Command, argv: list[str], jobs: _Jobs) -> int:
 
     def task(config: DictConfig) -> float | None:
         jobs.started = True
-        outcome = _act(command, config)
+        with text_as_yaml_reads_it():
+            outcome = _act(command, config)
         jobs.outcomes.append((redact(" ".join(HydraConfig.get().overrides.task)), outcome))
         if outcome[0] == INTERRUPTED:
             raise SystemExit(INTERRUPTED)
@@ -237,7 +238,8 @@ def _sweep(command: Command, jobs: _Jobs, configs: Sequence[DictConfig], words: 
     words = [redact(each) for each in words]
     for config in configs:
         check(config, cluster_required=command.cluster_required)
-    outcomes = command.sweep(configs, words, place)
+    with text_as_yaml_reads_it():
+        outcomes = command.sweep(configs, words, place)
     if outcomes is not None:
         jobs.shown = True
         jobs.outcomes += zip(words, outcomes, strict=True)

@@ -89,7 +89,7 @@ def _print(shown: list[Row]) -> None:
 
 def _submitted(folder: RunFolder) -> SubmittedRun | None:
     run = submitted_run(folder)
-    if run is None and read_result(folder):  # sbatch refused it
+    if run is None and not folder.job_path.exists() and read_result(folder):  # sbatch refused it
         return SubmittedRun(NOT_SUBMITTED, folder)
     return run
 

@@ -36,7 +36,7 @@ def trained(config: Any, tmp_path: Path) -> None:
 
 def swept(config: Any, tmp_path: Path) -> None:
     assert sweep.sweep([config, config], ["a=1", "a=2"], tmp_path) == [(2, None), (2, None)]
-    sweep._prepare(config, read_cluster(config.cluster), "a=1")
+    plan_for_job(config, read_cluster(config.cluster))
 
 
 def started_by_a_site(config: Any, tmp_path: Path) -> None:

@@ -19,7 +19,10 @@ ALONE = [*(each for each in SMALL if "cluster" not in each and not each.startswi
 SAVING = ["train.steps=6", "train.checkpoint_every=2", "train.checkpoint_timeout_seconds=3", "plugins=[held.py]"]
 HELD = """
 from pathlib import Path
+from holmes_hpc import extend
 from holmes_hpc.engine.saving import {module}
+
+extend.add_activation("held", abs)
 
 def held(*arguments):
     if Path("/proc/self/comm").read_text().startswith("rank1 "):

@@ -31,6 +31,10 @@ _HYDRA_FOLDER = Path(hydra.__file__).parent
 _OF_ANY_TYPE = ("parallel.warmup_extra", "parallel.layer_split", "parallel.pipelines")
 
 
+_RESOLVE, _CONSTRUCT = yaml.SafeLoader.resolve, yaml.SafeLoader.construct_document
+"""YAML's own, before anything is changed."""
+
+
 @contextmanager
 def text_as_written() -> Iterator[None]:
     """Let YAML keep plain words of configuration files as text while this is open, but for `null`.
@@ -50,6 +54,22 @@ def text_as_written() -> Iterator[None]:
 
     yaml.SafeLoader.resolve = resolve  # type: ignore[method-assign]
     yaml.SafeLoader.construct_document = construct_document  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        yaml.SafeLoader.resolve = before  # type: ignore[method-assign]
+        yaml.SafeLoader.construct_document = before_document  # type: ignore[method-assign]
+
+
+@contextmanager
+def text_as_yaml_reads_it() -> Iterator[None]:
+    """Let YAML read words as it does by itself while this is open, inside `text_as_written` too.
+
+    What is done while Hydra composes and runs jobs reads files that were written by programs, where `true` is true.
+    """
+    before, before_document = yaml.SafeLoader.resolve, yaml.SafeLoader.construct_document
+    yaml.SafeLoader.resolve = _RESOLVE  # type: ignore[method-assign]
+    yaml.SafeLoader.construct_document = _CONSTRUCT  # type: ignore[method-assign]
     try:
         yield
     finally:

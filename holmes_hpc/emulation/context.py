@@ -61,8 +61,8 @@ class WorldContext:
                 status = 1
                 try:
                     status = _be_rank(init, network, f"rank{rank} {node_name}", function, log_path)
-                except OSError as error:  # before it had a log
-                    why = f"{error.strerror or error} ({error.filename or log_path})"
+                except _NoLogError as error:
+                    why = f"{error.strerror} ({error.filename})"
                     self.send({"event": "failed",
                                "message": f"rank {rank} on node {node_name} could not be started: {why}"})
                 finally:
@@ -123,6 +123,10 @@ class WorldContext:
             signal.signal(number, end)
 
 
+class _NoLogError(OSError):
+    """The log of a rank could not be opened, so that it cannot say itself why it ends."""
+
+
 def flush_output() -> None:
     """Flush standard output and error, so that a fork does not copy what they hold."""
     for stream in (sys.stdout, sys.stderr):
@@ -137,7 +141,10 @@ def _be_rank(init: int, network: int | None, name: str, function: Callable[[], i
     system_calls.die_with_parent()
     if os.getppid() != init:
         return 1
-    _redirect_output(log_path)
+    try:
+        _redirect_output(log_path)
+    except OSError as error:
+        raise _NoLogError(error.errno, error.strerror, error.filename or str(log_path)) from error
     try:
         if network is not None:
             system_calls.join_network(network)

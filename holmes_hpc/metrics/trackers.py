@@ -114,7 +114,7 @@ class _Lane:
             if tracker is not None:
                 self._try(lambda tracker=tracker, row=row: tracker.add(row))  # type: ignore[misc]
         if tracker is not None:
-            self._try(tracker.close)
+            self._try(lambda: tracker.close())  # noqa: PLW0108 - a plug-in may have none
 
     def _try(self, call: Callable[[], None]) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -130,13 +131,18 @@ def set_aside(folder: RunFolder) -> None:
     folder.result_path.unlink(missing_ok=True)
 
 
+_JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?")
+"""Of a job, or of one task of an array; anything else in job.json was not written by us, and is no job to ask for."""
+
+
 def submitted_run(folder: RunFolder) -> SubmittedRun | None:
     """Return the job that a run folder names; None where it names none, or a job without an id."""
     job = read_json(folder.job_path)
-    if not isinstance(job, dict) or job.get("job_id") is None:
+    job_id = job.get("job_id") if isinstance(job, dict) else None
+    if not isinstance(job, dict) or not isinstance(job_id, str | int) or not _JOB_ID.fullmatch(str(job_id)):
         return None
     cluster = job.get("cluster")
-    return SubmittedRun(str(job["job_id"]), folder, cluster=cluster if isinstance(cluster, str) else None)
+    return SubmittedRun(str(job_id), folder, cluster=cluster if isinstance(cluster, str) else None)
 
 
 def taken_job(config: Any, folder: RunFolder, sweep: Path) -> SubmittedRun | None:

@@ -32,7 +32,7 @@ def course_words(step: int, extra: Mapping[str, Any], optimizer: Any, train: Any
     following = step + 1
     if end != given:
         if train.steps > end:
-            what = f"steps {end} to {train.steps} train with optimizer.min_lr={optimizer.min_lr:g}"
+            what = f"steps {max(end, following)} to {train.steps} train with optimizer.min_lr={optimizer.min_lr:g}"
         else:
             what = f"it is left at step {train.steps}, before its end"
         yield (f"the learning rate's schedule keeps the {end} steps that it had, so {what}; with "

@@ -75,14 +75,15 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
         progress=progress,
         gloo_threads=config.launch.gloo_threads,
     )
-    communicator.barrier()  # a rank that is late would find the store closed
-    if not communicator.backend.abilities.uses_store_later:
-        store.close()
+    communicator.barrier()
     if settings.job_id is not None:
         _write_job(settings, communicator)
     _compare_data(settings, dataset, communicator)
     if config.launch.probe or config.launch.probe_only:
-        measure_links(settings, communicator)
+        measure_links(settings, communicator)  # makes groups of its own
+        communicator.barrier()  # a rank that is late would find the store closed
+    if not communicator.backend.abilities.uses_store_later:
+        store.close()
     if config.launch.probe_only:
         communicator.barrier()
         communicator.close()
