@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner.search.candidate import evaluate_layout
 from holmes_hpc.planner.search.catalogue import compared_strategies, degrees_of, propose_by, with_defaults
-from holmes_hpc.planner.search.priced import price_layout
 from holmes_hpc.planner.strategies.proposals import Proposal, SharedStages, UnlikePipelines
 from holmes_hpc.planner.task import Task, task_of
 
@@ -70,11 +70,11 @@ def compare(problem: str, task: Task, most: int) -> Iterator[Compared]:
         own = with_defaults(task, name)
         for proposal in _spread(_proposals(own, name), most):
             try:
-                priced = price_layout(proposal.task, proposal.facts, proposal.build(), proposal.facts.micro_batch_size,
-                                      proposal.rules, proposal.chunks)
+                candidate = evaluate_layout(proposal.task, proposal.facts, proposal.build(),
+                                            proposal.facts.micro_batch_size, proposal.rules, proposal.chunks)
             except PlanRefusedError:
                 continue
-            yield Compared(problem, _form(proposal), str(proposal.facts), proposal.estimate_seconds, priced.seconds)
+            yield Compared(problem, _form(proposal), str(proposal.facts), proposal.estimate_seconds, candidate.seconds)
 
 
 def _proposals(task: Task, name: str) -> list[Proposal]:

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from benchmarks.flashflex_choice import choose
-from benchmarks.flashflex_model import LAYERS, Model, ModelPricing, StageOf
+from benchmarks.flashflex_model import LAYERS, Model, ModelStageCosts, StageOf
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import Machine
 from holmes_hpc.config.compose import compose
@@ -41,7 +41,8 @@ class ModelSpace(Space):
         for kind, _, count in template.segments:
             held = sum(template.layers[first:first + count])
             node = self.kinds[kind]
-            total += held * self.pricing.layer_gradient_bytes() * self.pricing.sync_seconds_a_byte((node,), (1,))
+            seconds_a_byte = self.stage_costs.sync_seconds_a_byte((node,), (1,))
+            total += held * self.stage_costs.layer_gradient_bytes() * seconds_a_byte
             first += count
         return total
 
@@ -52,7 +53,7 @@ def space_of(model: Model, batch: int) -> ModelSpace:
                       "parallel.leave_nodes_out=true", f"train.global_batch_size={batch}"])
     machine = Machine("described", model.cluster, {})
     task = Task(PlanSettings.from_config(config), Architecture.from_config(config.model), model.cluster, machine)
-    return ModelSpace(task, ModelPricing(model))
+    return ModelSpace(task, ModelStageCosts(model))
 
 
 def ours(model: Model, batch: int) -> tuple[float, Pipelines, list[int]]:

@@ -115,8 +115,8 @@ def _holder(stages: Sequence[StageOf], layer: int) -> StageOf:
     raise ValueError("a pipeline without some layer")
 
 
-class ModelPricing:
-    """The same model as the planner's search asks it (see `strategies.stage_table.StagePricing`)."""
+class ModelStageCosts:
+    """The same model as the planner's search asks it (see `strategies.stage_table.StageCosts`)."""
 
     def __init__(self, model: Model) -> None:
         self.model = model

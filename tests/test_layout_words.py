@@ -10,7 +10,7 @@ import pytest
 
 from holmes_hpc.config.compose import compose
 from holmes_hpc.planner.layout.groups import GroupRules
-from holmes_hpc.planner.search.priced import Priced, Shortage, price_layout
+from holmes_hpc.planner.search.candidate import Candidate, Shortage, evaluate_layout
 from holmes_hpc.planner.strategies.proposals import (
     AlikePipelines,
     AsWritten,
@@ -48,15 +48,15 @@ def test_schedules(choice: ScheduleChoice, words: str) -> None:
     assert schedule_words(choice) == words
 
 
-def priced(*overrides: str) -> Priced:
+def evaluated(*overrides: str) -> Candidate:
     """Return a layout of four pipelines of two stages, one rank each, on the shipped cluster."""
     task = task_of(compose(["+cluster=mixed", "model.tied_embeddings=false", *overrides]), "slurm")
     pipelines = tuple(Pipeline(2, (Stage((p,), 0, 2), Stage((p + 4,), 2, 2))) for p in range(4))
-    return price_layout(task, LayoutFacts("holmes", "ib then roce", 4, (2, 2)), pipelines, 4, GroupRules())
+    return evaluate_layout(task, LayoutFacts("holmes", "ib then roce", 4, (2, 2)), pipelines, 4, GroupRules())
 
 
 def test_words_follow_the_facts() -> None:
-    found = priced()
+    found = evaluated()
     assert layout_words(found) == "ib then roce, layers 2+2, micro-batch 4"
     recomputed = dataclasses.replace(found, facts=dataclasses.replace(found.facts, recompute="full"))
     assert layout_words(recomputed) == "ib then roce, layers 2+2, micro-batch 4, recomputing full"
@@ -76,16 +76,16 @@ def test_words_follow_the_facts() -> None:
 
 
 def test_what_was_asked_for_is_not_told() -> None:
-    found = dataclasses.replace(priced("parallel.schedule=zero_bubble", "parallel.turns=true"),
+    found = dataclasses.replace(evaluated("parallel.schedule=zero_bubble", "parallel.turns=true"),
                                 schedule=ScheduleChoice("zero_bubble", 2, turns=True))
     assert layout_words(found).endswith("micro-batch 4, warm-up +2")
-    found = dataclasses.replace(priced("parallel.warmup_extra=2"), schedule=ScheduleChoice("1f1b", 2, turns=True))
+    found = dataclasses.replace(evaluated("parallel.warmup_extra=2"), schedule=ScheduleChoice("1f1b", 2, turns=True))
     assert layout_words(found).endswith("micro-batch 4, turns")
 
 
 def test_a_shortage_of_memory_names_the_rank_the_layout_and_remedies() -> None:
-    found = dataclasses.replace(priced(), shortage=Shortage(5, 100.0))
-    assert found.fits is False and memory_cause(priced()) == ""
+    found = dataclasses.replace(evaluated(), shortage=Shortage(5, 100.0))
+    assert found.fits is False and memory_cause(evaluated()) == ""
     cause = memory_cause(found)
     assert cause.startswith("memory: rank 5 (roce/0, a100-80g) needs 100.0 GiB as stage 1 of 2, and has 7")
     remedy = "Set parallel.micro_batch_size below 4"

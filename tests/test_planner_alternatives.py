@@ -7,7 +7,7 @@ import pytest
 from holmes_hpc.config.compose import compose
 from holmes_hpc.planner.layout.groups import GroupRules
 from holmes_hpc.planner.making import plan
-from holmes_hpc.planner.search.priced import price_layout, price_schedule
+from holmes_hpc.planner.search.candidate import evaluate_layout, evaluate_schedule
 from holmes_hpc.planner.strategies.proposals import LayoutFacts
 from holmes_hpc.planner.task import task_of
 from holmes_hpc.planner.telling.alternatives import MOST_REJECTED, alternatives
@@ -18,11 +18,11 @@ TASK = task_of(compose(["+cluster=mixed", "model.tied_embeddings=false"]), "auto
 ACROSS = [(0, 4), (1, 5), (2, 6), (3, 7)]
 
 
-def priced(pairs, layers=(2, 2), size=4, strategy="holmes", words="words"):
+def evaluated(pairs, layers=(2, 2), size=4, strategy="holmes", words="words"):
     pipelines = tuple(Pipeline(32 // len(pairs) // size, (Stage((first,), 0, layers[0]),
                                                          Stage((second,), layers[0], layers[1])))
                       for first, second in pairs)
-    return price_layout(TASK, LayoutFacts(strategy, words, size), pipelines, size, GroupRules())
+    return evaluate_layout(TASK, LayoutFacts(strategy, words, size), pipelines, size, GroupRules())
 
 
 def reasons(best, *others):
@@ -30,9 +30,9 @@ def reasons(best, *others):
 
 
 def test_what_looks_the_same_is_named_once_or_not_at_all():
-    best = priced(ACROSS)
-    permuted = priced(ACROSS[::-1], words="other order of pipelines")
-    swapped = [priced([pair[::-1] for pair in pairs], words=f"roce first {i}")
+    best = evaluated(ACROSS)
+    permuted = evaluated(ACROSS[::-1], words="other order of pipelines")
+    swapped = [evaluated([pair[::-1] for pair in pairs], words=f"roce first {i}")
                for i, pairs in enumerate((ACROSS, ACROSS[::-1]))]
     found = reasons(best, permuted, *swapped)
     assert len(found) == 1
@@ -41,8 +41,8 @@ def test_what_looks_the_same_is_named_once_or_not_at_all():
 
 
 def test_of_other_schedules_of_a_layout_the_best_is_named():
-    best = priced(ACROSS, size=1)
-    slower = [price_schedule(TASK, best.facts, best.layout, best.rules,
+    best = evaluated(ACROSS, size=1)
+    slower = [evaluate_schedule(TASK, best.facts, best.layout, best.rules,
                              dataclasses.replace(best.schedule, name="gpipe", warmup_extra=extra))
               for extra in (0, 1)]
     found = alternatives(best, [best, *slower], {})
@@ -56,7 +56,7 @@ def test_of_other_schedules_of_a_layout_the_best_is_named():
     ({"pairs": [(0, 1), (2, 3), (4, 5), (6, 7)]}, "stages on "),
 ])
 def test_a_reason_says_how_an_alternative_differs(other, words):
-    found = reasons(priced(ACROSS), priced(**{"pairs": ACROSS, **other}))
+    found = reasons(evaluated(ACROSS), evaluated(**{"pairs": ACROSS, **other}))
     assert len(found) == 1
     (reason,) = found.values()
     speed, _, difference = reason.partition(": ")
@@ -65,9 +65,9 @@ def test_a_reason_says_how_an_alternative_differs(other, words):
 
 
 def test_the_best_of_every_other_strategy_is_among_them():
-    best = priced(ACROSS)
-    same = priced(ACROSS, strategy="flashflex", words="same")
-    many = [priced(ACROSS, layers=(first, 4 - first), size=size, words=f"{first} {size}")
+    best = evaluated(ACROSS)
+    same = evaluated(ACROSS, strategy="flashflex", words="same")
+    many = [evaluated(ACROSS, layers=(first, 4 - first), size=size, words=f"{first} {size}")
             for first in (1, 2, 3) for size in (1, 2, 4, 8)]
     found = alternatives(best, [best, same, *many], {"megatron": ["does not divide"]})
     assert len(found) == MOST_REJECTED

@@ -11,7 +11,7 @@ from holmes_hpc.planner.layout.groups import GroupRules
 from holmes_hpc.planner.layout.pipelines import build_pipelines
 from holmes_hpc.planner.layout.sharing import sharers, updated_parameters
 from holmes_hpc.planner.making import find_best, plan
-from holmes_hpc.planner.search.priced import Priced, exceeds_memory, make_layout
+from holmes_hpc.planner.search.candidate import Candidate, exceeds_memory, make_layout
 from holmes_hpc.planner.simulation.prices import compute_cost
 from holmes_hpc.planner.strategies import holmes, unlike
 from holmes_hpc.planner.strategies.estimates import estimate
@@ -72,7 +72,7 @@ def test_no_plan_exceeds_its_gpus(name: str, sharded: str) -> None:
     assert_within_memory(found)
 
 
-def assert_within_memory(found: Priced) -> None:
+def assert_within_memory(found: Candidate) -> None:
     task = found.task
     for rank, need in enumerate(found.predicted.memory_gib_per_rank):
         assert need <= USABLE_FRACTION * task.machine.memory_gib(task.cluster.node_of(rank))

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import flashflex, flashflex_model
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.making import find_best
-from holmes_hpc.planner.search.priced import Priced
+from holmes_hpc.planner.search.candidate import Candidate
 from holmes_hpc.planner.strategies.fleets.space import Space
 from holmes_hpc.planner.task import Task
 from holmes_hpc.values.schedule_kinds import schedule_kind
@@ -37,7 +37,7 @@ def task_of(name: str) -> Task:
 
 
 @functools.cache
-def best_of(name: str) -> Priced:
+def best_of(name: str) -> Candidate:
     return find_best(task_of(name))[0]
 
 

@@ -16,7 +16,7 @@ from holmes_hpc.cluster import read_cluster
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
 from holmes_hpc.planner import bind, plan, render
-from holmes_hpc.planner.search import priced
+from holmes_hpc.planner.search import candidate
 from holmes_hpc.planner.simulation.predict import predict
 from holmes_hpc.schedule import build_schedule
 from holmes_hpc.values import Operation, Plan
@@ -450,6 +450,6 @@ def test_planning_a_small_cluster_simulates_little(monkeypatch: pytest.MonkeyPat
         simulated.append(arguments)
         return predict(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(priced, "predict", counting)
+    monkeypatch.setattr(candidate, "predict", counting)
     plan(compose([MIXED]))
     assert 10 < len(simulated) < 250

@@ -18,8 +18,8 @@ from holmes_hpc.planner.layout.pipelines import build_pipelines
 from holmes_hpc.planner.making import find_best
 from holmes_hpc.planner.progress import LINE_SECONDS, QUIET_SECONDS, search_progress
 from holmes_hpc.planner.search.budget import Allowance, SearchBudget, layout_units
+from holmes_hpc.planner.search.candidate import Candidate, make_layout
 from holmes_hpc.planner.search.improve import improve
-from holmes_hpc.planner.search.priced import Priced, make_layout
 from holmes_hpc.planner.simulation import predict, representatives, symmetry
 from holmes_hpc.planner.simulation.bounds import least_seconds
 from holmes_hpc.planner.simulation.representatives import standing_for_all
@@ -72,11 +72,11 @@ def test_the_command_passes_progress_to_the_planner_but_not_for_json(monkeypatch
 
 @pytest.mark.parametrize("number", [0, 12, 27])
 def test_nothing_simulated_beats_its_bound(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Priced] = []
+    seen: list[Candidate] = []
 
-    def spy(priced: list[Priced], budget: SearchBudget) -> list[Priced]:
-        found = improve(priced, budget)
-        seen.extend([*priced, *found])
+    def spy(candidates: list[Candidate], budget: SearchBudget) -> list[Candidate]:
+        found = improve(candidates, budget)
+        seen.extend([*candidates, *found])
         return found
 
     monkeypatch.setattr("holmes_hpc.planner.search.search.improve", spy)

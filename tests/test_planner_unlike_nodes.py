@@ -69,7 +69,8 @@ def test_layers_that_unlike_pipelines_hold_in_unlike_fabrics_are_summed_across()
     crossing = sum(a != b for a, b in zip((0,) * forth.layers[0] + (1,) * forth.layers[1],
                                           (1,) * back.layers[0] + (0,) * back.layers[1], strict=True))
     alone = max(seconds(forth, forth), seconds(back, back))
-    least = crossing * space.pricing.layer_gradient_bytes() * space.pricing.sync_seconds_a_byte(space.kinds, (2, 1))
+    costs = space.stage_costs
+    least = crossing * costs.layer_gradient_bytes() * costs.sync_seconds_a_byte(space.kinds, (2, 1))
     assert seconds(forth, back) >= max(seconds(forth), seconds(back)) + 0.99 * least
     assert seconds(forth, back) > alone
 

@@ -12,8 +12,8 @@ from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.cluster.host import speed_words
 from holmes_hpc.cluster.measured import links_in_words
 from holmes_hpc.planner.cost.network import Resource
+from holmes_hpc.planner.search.candidate import Candidate
 from holmes_hpc.planner.search.fewer_nodes import faster_on_fewer, left_out
-from holmes_hpc.planner.search.priced import Priced
 from holmes_hpc.planner.search.search import Progress, search
 from holmes_hpc.planner.simulation.traffic import Load, busy_seconds, loads, network_bytes, resource_words
 from holmes_hpc.planner.task import Task, task_of
@@ -44,13 +44,13 @@ def plan(config: Any, mode: str | None = None, cluster: ClusterDescription | Non
         return made if fewer is None else dataclasses.replace(made, notes=(*made.notes, _on_fewer(task, made, fewer)))
 
 
-def find_best(task: Task, progress: Progress | None = None) -> tuple[Priced, tuple[Rejected, ...]]:
+def find_best(task: Task, progress: Progress | None = None) -> tuple[Candidate, tuple[Rejected, ...]]:
     """Return the best layout that a search finds, and the best of the others; see `search` and `decide`."""
     return decide(search(task, progress))
 
 
-def assemble(task: Task, best: Priced, rejected: tuple[Rejected, ...]) -> Plan:
-    """Return the plan of a priced layout."""
+def assemble(task: Task, best: Candidate, rejected: tuple[Rejected, ...]) -> Plan:
+    """Return the plan of a candidate."""
     split = best.task.settings.layer_split
     words = split if isinstance(split, str) else "+".join(map(str, split))
     if task.settings.strategy_kind.is_written:
@@ -93,7 +93,7 @@ def _places(task: Task) -> tuple[RankPlace, ...]:
                  for rank, node in enumerate(nodes))
 
 
-def _notes(whole: Task, best: Priced, sent: Sequence[Load]) -> tuple[str, ...]:
+def _notes(whole: Task, best: Candidate, sent: Sequence[Load]) -> tuple[str, ...]:
     """Return what a reader should know beside the figures."""
     notes = []
     layout, task = best.layout, best.task
@@ -142,7 +142,7 @@ def _unused(task: Task) -> list[str]:
     return notes
 
 
-def _on_fewer(task: Task, made: Plan, fewer: Priced) -> str:
+def _on_fewer(task: Task, made: Plan, fewer: Candidate) -> str:
     """Return the note of a plan that is much slower than one on some of its nodes."""
     step = made.predicted.step_seconds
     return (f"without {left_out(task, fewer.task)} a step takes {seconds_words(fewer.seconds)} instead of "
@@ -150,7 +150,7 @@ def _on_fewer(task: Task, made: Plan, fewer: Priced) -> str:
             "for a job of Slurm, which would hold them, take them out of the cluster file")
 
 
-def _slow_link(task: Task, best: Priced, busy: Mapping[Resource, float]) -> list[str]:
+def _slow_link(task: Task, best: Candidate, busy: Mapping[Resource, float]) -> list[str]:
     """Return a note where the link between fabrics is what limits the simulated step: the shares are its own."""
     seconds, idle = best.predicted.step_seconds, best.predicted.idle_fraction
     link = limiting_link(task, best.layout, best.schedule, busy, seconds, 1 - (idle or 0.0))

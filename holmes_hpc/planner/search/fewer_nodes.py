@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.layout.node_kinds import Kind, node_kinds, on_nodes
 from holmes_hpc.planner.search.budget import SearchBudget
-from holmes_hpc.planner.search.priced import Priced
-from holmes_hpc.planner.search.shortlist import price_best
+from holmes_hpc.planner.search.candidate import Candidate
+from holmes_hpc.planner.search.shortlist import evaluate_best
 from holmes_hpc.planner.strategies.fleets.space import space_with_degrees
 from holmes_hpc.planner.strategies.unlike import micro_batch_sizes_of, proposals
 from holmes_hpc.planner.task import Task
@@ -30,7 +30,7 @@ _HOPED_FOR = 1.3
 _MOST_SIMULATED = 4
 
 
-def faster_on_fewer(task: Task, step_seconds: float) -> Priced | None:
+def faster_on_fewer(task: Task, step_seconds: float) -> Candidate | None:
     """Return the fastest layout found on some kinds of nodes, if it is clearly faster than `step_seconds`; else None.
 
     Nothing where one machine emulates all nodes: there fewer are faster for want of cores, whatever the cluster.
@@ -41,17 +41,17 @@ def faster_on_fewer(task: Task, step_seconds: float) -> Priced | None:
     return min(found, key=lambda each: each.seconds, default=None)
 
 
-def on_fewer(task: Task, step_seconds: float) -> list[Priced]:
+def on_fewer(task: Task, step_seconds: float) -> list[Candidate]:
     """Return layouts on some of the kinds of nodes that are faster than `step_seconds`.
 
     Sets of kinds that are too slow even if all their GPUs computed all the time are ruled out unplanned; of the others
     some are planned, single kinds first, and their best estimates simulated.
     """
     hopeful = [(bound, some) for some in _some_kinds(task) if (bound := _bound(some)) < step_seconds]
-    found: list[Priced] = []
+    found: list[Candidate] = []
     for bound, some in hopeful[:_MOST_PLANNED]:
         if bound < step_seconds:
-            found += [each for each in _priced(some, step_seconds) if each.seconds < step_seconds]
+            found += [each for each in _evaluated(some, step_seconds) if each.seconds < step_seconds]
             step_seconds = min([step_seconds, *(each.seconds for each in found)])
     return found
 
@@ -88,12 +88,12 @@ def _bound(task: Task) -> float:
                default=float("inf"))
 
 
-def _priced(task: Task, step_seconds: float) -> list[Priced]:
+def _evaluated(task: Task, step_seconds: float) -> list[Candidate]:
     try:
         hopeful = [each for each in proposals(task)
                    if each.fits and each.estimate_seconds < _HOPED_FOR * step_seconds]
     except PlanRefusedError:
         return []
     allowance = SearchBudget(None, task.cluster.world_size).allowance()
-    return [each for each in price_best(task, hopeful, allowance, _MOST_SIMULATED)
+    return [each for each in evaluate_best(task, hopeful, allowance, _MOST_SIMULATED)
             if each.fits and not each.missing]

@@ -14,7 +14,7 @@ from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.layout.layout import Layout
 from holmes_hpc.planner.layout.pipelines import apportion
 from holmes_hpc.planner.search.budget import Allowance, SearchBudget, layout_units
-from holmes_hpc.planner.search.priced import WORTHWHILE, Priced, one_warmer, price_layout
+from holmes_hpc.planner.search.candidate import WORTHWHILE, Candidate, evaluate_layout, one_warmer
 from holmes_hpc.planner.simulation.bounds import least_seconds
 from holmes_hpc.planner.strategies.shapes import indivisible
 from holmes_hpc.planner.task import Task
@@ -29,17 +29,17 @@ _LEAST_GAIN = 1e-6
 """Of the step, below which a change is no gain."""
 
 
-def improve(priced: Sequence[Priced], budget: SearchBudget) -> list[Priced]:
+def improve(candidates: Sequence[Candidate], budget: SearchBudget) -> list[Candidate]:
     """Return improved layouts, each better than the one that it came from, until the work is spent.
 
     Of the best layouts each moves one layer between neighbouring stages, or one micro-batch between pipelines, as long
     as that pays. The closed forms that proposed them do not know what hides behind what; the simulation does.
     """
     allowance = budget.allowance_to_improve()
-    starts = sorted((each for each in priced if each.fits and each.schedule.chunks == 1
+    starts = sorted((each for each in candidates if each.fits and each.schedule.chunks == 1
                      and strategy_kind(each.strategy).changed),
                     key=lambda each: each.seconds)
-    better: list[Priced] = []
+    better: list[Candidate] = []
     chosen = _unlike(starts)[:_STARTS]
     for start in (each for one in chosen for each in itertools.chain((one,), _warmer(one, allowance))):
         current = start
@@ -53,26 +53,27 @@ def improve(priced: Sequence[Priced], budget: SearchBudget) -> list[Priced]:
     return better
 
 
-def _warmer(start: Priced, allowance: Allowance) -> Iterator[Priced]:
-    """Yield the start with one more warm-up forward, priced when it is its turn."""
+def _warmer(start: Candidate, allowance: Allowance) -> Iterator[Candidate]:
+    """Yield the start with one more warm-up forward, simulated when it is its turn."""
     yield from one_warmer(start, allowance)
 
 
-def _unlike(priced: Sequence[Priced]) -> list[Priced]:
-    seen: dict[object, Priced] = {}
-    for each in priced:
+def _unlike(candidates: Sequence[Candidate]) -> list[Candidate]:
+    seen: dict[object, Candidate] = {}
+    for each in candidates:
         key = tuple(tuple(stage.ranks for stage in pipeline.stages) for pipeline in each.layout.pipelines)
         seen.setdefault((key, each.schedule.name, each.layout.micro_batch_size), each)
     return list(seen.values())
 
 
-def _best_change(priced: Priced, allowance: Allowance) -> Priced | None:
-    best = priced
-    for warmer in one_warmer(priced, allowance):
+def _best_change(candidate: Candidate, allowance: Allowance) -> Candidate | None:
+    best = candidate
+    for warmer in one_warmer(candidate, allowance):
         if warmer.seconds < WORTHWHILE * best.seconds:
             return warmer
-    task, units = priced.task, layout_units(priced.task, priced.layout, turns=priced.schedule.turns)
-    changes = itertools.chain(_changes(task, priced.layout), _joined(task, priced.layout), _other_sizes(priced))
+    task, units = candidate.task, layout_units(candidate.task, candidate.layout, turns=candidate.schedule.turns)
+    changes = itertools.chain(_changes(task, candidate.layout), _joined(task, candidate.layout),
+                              _other_sizes(candidate))
     for change in changes:
         if allowance.units <= 0:
             break
@@ -81,13 +82,13 @@ def _best_change(priced: Priced, allowance: Allowance) -> Priced | None:
             allowance.units -= units
             continue
         try:
-            other = price_layout(task, priced.facts, change.pipelines(), change.size, priced.rules,
-                                 priced.schedule.chunks, priced.schedule, allowance)
+            other = evaluate_layout(task, candidate.facts, change.pipelines(), change.size, candidate.rules,
+                                    candidate.schedule.chunks, candidate.schedule, allowance)
         except PlanRefusedError:
             continue
         if other.fits and other.seconds < best.seconds * (1 - _LEAST_GAIN):
             best = other
-    if best is priced:
+    if best is candidate:
         return None
     return dataclasses.replace(best, facts=dataclasses.replace(best.facts, tuned=True))
 
@@ -181,10 +182,10 @@ def _typical(task: Task, pipelines: Sequence[Pipeline], members: Sequence[int]) 
     return tuple(found.values())
 
 
-def _other_sizes(priced: Priced) -> Iterator[_Change]:
+def _other_sizes(candidate: Candidate) -> Iterator[_Change]:
     """Yield the layout with micro-batches of twice and of half the size, shared in the same proportions."""
-    size, settings = priced.layout.micro_batch_size, priced.task.settings
-    pipelines = priced.layout.pipelines
+    size, settings = candidate.layout.micro_batch_size, candidate.task.settings
+    pipelines = candidate.layout.pipelines
     for other in (2 * size, size // 2):
         if settings.micro_batch_size is None and other and settings.global_batch_size % other == 0:
             total = settings.global_batch_size // other

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.search.budget import Allowance, SearchBudget, layout_units
-from holmes_hpc.planner.search.priced import (
+from holmes_hpc.planner.search.candidate import (
     WORTHWHILE,
-    Priced,
+    Candidate,
+    evaluate_layout,
     exceeds_memory,
     make_layout,
-    price_layout,
     with_schedules,
 )
 from holmes_hpc.planner.simulation.bounds import least_seconds
@@ -36,12 +36,12 @@ _NEAR = 1.05
 """Over the best layout, up to which a layout in chunks is given more warm-up and turns."""
 
 
-def in_chunks(priced: Sequence[Priced], budget: SearchBudget) -> list[Priced]:
+def in_chunks(candidates: Sequence[Candidate], budget: SearchBudget) -> list[Candidate]:
     """Return the best layouts in chunks, those that are faster than all that came before, until the work is spent."""
     allowance = budget.allowance_for_chunks()
-    fitting = [each for each in priced if each.fits]
+    fitting = [each for each in candidates if each.fits]
     best = min((each.seconds for each in fitting), default=0.0)
-    found: list[Priced] = []
+    found: list[Candidate] = []
     starts = sorted(_regular(fitting), key=lambda start: _hoped_for(start, max(CHUNKS)))
     for start, chunks in itertools.product(starts, CHUNKS):
         if _hoped_for(start, chunks) >= WORTHWHILE * best or allowance.units <= 0:
@@ -57,10 +57,10 @@ def in_chunks(priced: Sequence[Priced], budget: SearchBudget) -> list[Priced]:
     return [each for each in found if each.seconds < WORTHWHILE * fastest]
 
 
-def _regular(priced: Sequence[Priced]) -> list[Priced]:
+def _regular(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the fastest of each regular division of the ranks, whatever its layers and its schedule."""
-    found: dict[object, Priced] = {}
-    for each in sorted(priced, key=lambda each: each.seconds):
+    found: dict[object, Candidate] = {}
+    for each in sorted(candidates, key=lambda each: each.seconds):
         pipelines = each.layout.pipelines
         key = tuple(tuple(stage.ranks for stage in pipeline.stages) for pipeline in pipelines)
         deep = {len(pipeline.stages) for pipeline in pipelines}
@@ -69,7 +69,7 @@ def _regular(priced: Sequence[Priced]) -> list[Priced]:
     return list(found.values())
 
 
-def _hoped_for(start: Priced, chunks: int) -> float:
+def _hoped_for(start: Candidate, chunks: int) -> float:
     """Return the step if chunks shorten the filling of 1F1B and cost nothing."""
     task, layout = start.task, start.layout
     compute = representatives(task, layout).own_prices.compute
@@ -81,7 +81,7 @@ def _hoped_for(start: Priced, chunks: int) -> float:
     return start.seconds - (1 - 1 / chunks) * filling
 
 
-def _chunked(start: Priced, chunks: int, best: float, allowance: Allowance) -> Priced | None:
+def _chunked(start: Candidate, chunks: int, best: float, allowance: Allowance) -> Candidate | None:
     """Return the layout in chunks; None where it cannot be faster than `best`, or does not fit."""
     pipelines = [go_round(pipeline, chunks) for pipeline in start.layout.pipelines]
     task, size = _interleaved(start.task), start.layout.micro_batch_size
@@ -94,7 +94,7 @@ def _chunked(start: Priced, chunks: int, best: float, allowance: Allowance) -> P
         layout = make_layout(task, start.strategy, rounds, size, start.rules)
         if exceeds_memory(task, layout, _peaks(rounds, chunks)):
             return None
-        return price_layout(task, facts, rounds, size, start.rules, chunks, allowance=allowance)
+        return evaluate_layout(task, facts, rounds, size, start.rules, chunks, allowance=allowance)
     except PlanRefusedError:
         return None
 

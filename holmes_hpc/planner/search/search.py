@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from holmes_hpc.errors import MemoryRefusedError, PlanRefusedError
 from holmes_hpc.planner.layout.groups import GroupRules
 from holmes_hpc.planner.search.budget import SearchBudget
+from holmes_hpc.planner.search.candidate import Candidate, evaluate_layout, with_schedules
 from holmes_hpc.planner.search.catalogue import (
     compared_strategies,
     degrees_of,
@@ -20,8 +21,7 @@ from holmes_hpc.planner.search.catalogue import (
 from holmes_hpc.planner.search.fewer_nodes import on_fewer
 from holmes_hpc.planner.search.improve import improve
 from holmes_hpc.planner.search.in_chunks import in_chunks
-from holmes_hpc.planner.search.priced import Priced, price_layout, with_schedules
-from holmes_hpc.planner.search.shortlist import price_best
+from holmes_hpc.planner.search.shortlist import evaluate_best
 from holmes_hpc.planner.strategies.proposals import AsWritten, LayoutFacts
 from holmes_hpc.planner.strategies.unlike import RECOMPUTATIONS
 from holmes_hpc.planner.task import Task
@@ -35,13 +35,13 @@ Progress = Callable[[str], None]
 class Searched:
     """What a search found: all that was simulated, and what each strategy refused."""
 
-    priced: tuple[Priced, ...]
+    candidates: tuple[Candidate, ...]
     refusals: Mapping[str, Sequence[PlanRefusedError]]
 
     @property
-    def best(self) -> Priced | None:
+    def best(self) -> Candidate | None:
         """The fastest that fits into memory; one that the engine of this version lacks something for only if all do."""
-        fitting = [each for each in self.priced if each.fits]
+        fitting = [each for each in self.candidates if each.fits]
         return choose(fitting) if fitting else None
 
 
@@ -55,24 +55,24 @@ def search(task: Task, progress: Progress | None = None) -> Searched:
     searched = compared_strategies() if task.settings.compares_all else (task.settings.strategy,)
     _check_degrees(task)
     budget = SearchBudget(task.settings.search_seconds, task.cluster.world_size, progress)
-    priced: list[Priced] = []
+    candidates: list[Candidate] = []
     refusals: dict[str, list[PlanRefusedError]] = {name: [] for name in searched}
     for name in searched:
-        budget.say(f"planning: {name}{_so_far(priced)}")
+        budget.say(f"planning: {name}{_so_far(candidates)}")
         own, found = with_defaults(task, name), []
         try:
-            found = _price_strategy(own, name, refusals[name], budget)
+            found = _evaluate_strategy(own, name, refusals[name], budget)
         except PlanRefusedError as refusal:
             refusals[name].append(refusal)
-        priced += found + _recomputed(own, name, found, refusals[name], budget)
+        candidates += found + _recomputed(own, name, found, refusals[name], budget)
     if task.settings.compares_all:
         if task.settings.leave_nodes_out:
-            priced += on_fewer(task, min((each.seconds for each in priced if each.fits), default=math.inf))
-        budget.say(f"planning: small changes to the best layouts{_so_far(priced)}")
-        priced += improve(priced, budget)
+            candidates += on_fewer(task, min((each.seconds for each in candidates if each.fits), default=math.inf))
+        budget.say(f"planning: small changes to the best layouts{_so_far(candidates)}")
+        candidates += improve(candidates, budget)
         if task.settings.search_chunks:
-            priced += in_chunks(priced, budget)
-    return Searched(tuple(priced), refusals)
+            candidates += in_chunks(candidates, budget)
+    return Searched(tuple(candidates), refusals)
 
 
 def _check_degrees(task: Task) -> None:
@@ -86,47 +86,48 @@ def _check_degrees(task: Task) -> None:
                                f"whose product is at most {world}, or leave one null: then the planner chooses it.")
 
 
-def _so_far(priced: Sequence[Priced]) -> str:
+def _so_far(candidates: Sequence[Candidate]) -> str:
     """Return what was found so far, for people who wait."""
-    fitting = [each for each in priced if each.fits]
-    return f", {len(priced)} simulated, fastest {choose(fitting).seconds:.4g} s" if fitting else ""
+    fitting = [each for each in candidates if each.fits]
+    return f", {len(candidates)} simulated, fastest {choose(fitting).seconds:.4g} s" if fitting else ""
 
 
-def choose(fitting: Sequence[Priced]) -> Priced:
+def choose(fitting: Sequence[Candidate]) -> Candidate:
     """Return the fastest that the engine runs, else the fastest."""
     pool = [each for each in fitting if not each.missing] or list(fitting)
     return min(pool, key=lambda each: each.seconds)
 
 
-def _price_strategy(task: Task, name: str, refusals: list[PlanRefusedError], budget: SearchBudget) -> list[Priced]:
-    """Price the layouts of one strategy; wider tensor parallelism only where memory is too small for narrower.
+def _evaluate_strategy(task: Task, name: str, refusals: list[PlanRefusedError],
+                       budget: SearchBudget) -> list[Candidate]:
+    """Evaluate the layouts of one strategy; wider tensor parallelism only where memory is too small for narrower.
 
     Pipelines cost less than tensor exchange as long as memory allows.
     """
-    priced: list[Priced] = []
+    candidates: list[Candidate] = []
     for tensor in degrees_of(name, task):
         proposals = propose_by(name, task, tensor, refusals)
-        priced += price_best(task, proposals, budget.allowance(), strategy_kind(name).most_simulated)
-        if any(each.fits for each in priced) or not (priced or any(map(_is_memory, refusals))):
+        candidates += evaluate_best(task, proposals, budget.allowance(), strategy_kind(name).most_simulated)
+        if any(each.fits for each in candidates) or not (candidates or any(map(_is_memory, refusals))):
             break
-    return priced
+    return candidates
 
 
 def _is_memory(refusal: PlanRefusedError) -> bool:
     return isinstance(refusal, MemoryRefusedError)
 
 
-def _recomputed(task: Task, name: str, priced: Sequence[Priced], refusals: Sequence[PlanRefusedError],
-                budget: SearchBudget) -> list[Priced]:
+def _recomputed(task: Task, name: str, candidates: Sequence[Candidate], refusals: Sequence[PlanRefusedError],
+                budget: SearchBudget) -> list[Candidate]:
     """Return layouts with recomputation, where it is left open and nothing fits into memory without."""
-    short = not all(each.fits for each in priced) or (not priced and any(map(_is_memory, refusals)))
+    short = not all(each.fits for each in candidates) or (not candidates and any(map(_is_memory, refusals)))
     settled = strategy_kind(name).tries_recomputation or not task.settings.search_recompute
-    if settled or not short or any(each.fits for each in priced):
+    if settled or not short or any(each.fits for each in candidates):
         return []
     for recompute in RECOMPUTATIONS[1:]:
         other = dataclasses.replace(task, settings=task.settings.replace(recompute=recompute, search_recompute=False))
         try:
-            found = _price_strategy(other, name, [], budget)
+            found = _evaluate_strategy(other, name, [], budget)
         except PlanRefusedError:
             continue
         if any(each.fits for each in found):
@@ -135,13 +136,13 @@ def _recomputed(task: Task, name: str, priced: Sequence[Priced], refusals: Seque
     return []
 
 
-def _written(task: Task) -> list[Priced]:
+def _written(task: Task) -> list[Candidate]:
     """Return the layout that the user wrote down, with its first schedule and, where it fits, with better ones."""
     pipelines, size = written_pipelines(task)
     facts = LayoutFacts(task.settings.strategy, AsWritten(len(pipelines)), size)
     rules = GroupRules(two_level=task.settings.two_level)
-    priced = price_layout(task, facts, pipelines, size, rules, task.settings.chunks)
-    if not priced.fits or not priced.schedule.kind.warms_up:
-        return [priced]
+    candidate = evaluate_layout(task, facts, pipelines, size, rules, task.settings.chunks)
+    if not candidate.fits or not candidate.schedule.kind.warms_up:
+        return [candidate]
     allowance = SearchBudget(task.settings.search_seconds, task.cluster.world_size).allowance()
-    return [min([priced, *with_schedules(priced, allowance)], key=lambda each: each.seconds)]
+    return [min([candidate, *with_schedules(candidate, allowance)], key=lambda each: each.seconds)]

@@ -1,4 +1,4 @@
-"""From proposals with estimates to prices: the most promising ones are simulated, as far as the work allows."""
+"""From proposals with estimates to candidates: the most promising ones are simulated, as far as the work allows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.search.budget import Allowance, layout_units
-from holmes_hpc.planner.search.priced import (
-    Priced,
+from holmes_hpc.planner.search.candidate import (
+    Candidate,
+    evaluate_layout,
     exceeds_memory,
     make_layout,
-    price_layout,
     with_least_waiting,
     with_schedules,
 )
@@ -32,7 +32,7 @@ _WARMUP_SHARE = 0.5
 """Of the work, kept back for extra warm-up: across slow links it can turn the order of layouts."""
 
 
-def price_best(task: Task, proposals: Sequence[Proposal], allowance: Allowance, most: int) -> list[Priced]:
+def evaluate_best(task: Task, proposals: Sequence[Proposal], allowance: Allowance, most: int) -> list[Candidate]:
     """Simulate the best estimates, then give the fastest of those other schedules where they pay."""
     ranked = sorted(proposals, key=lambda each: (not each.fits, each.estimate_seconds))[:2 * most]
     warms_up = task.settings.first_schedule().warms_up
@@ -42,15 +42,15 @@ def price_best(task: Task, proposals: Sequence[Proposal], allowance: Allowance, 
             break
         selection.consider(proposal)
     found = selection.result()
-    priced = [each.priced for each in found]
-    return priced + _rescheduled(found, allowance) if warms_up else priced
+    candidates = [each.candidate for each in found]
+    return candidates + _rescheduled(found, allowance) if warms_up else candidates
 
 
 @dataclass(frozen=True)
 class _Found:
     """What was simulated of a proposal, and what had been estimated of it."""
 
-    priced: Priced
+    candidate: Candidate
     estimate_seconds: float
 
     @property
@@ -60,7 +60,7 @@ class _Found:
         The first schedule waits where later ones do not, so that its step alone says little of what they can reach;
         the estimate knows what warm-up takes away, and not what hides behind what.
         """
-        return (self.priced.seconds + self.estimate_seconds) / 2
+        return (self.candidate.seconds + self.estimate_seconds) / 2
 
 
 class _Selection:
@@ -68,7 +68,7 @@ class _Selection:
 
     def __init__(self, allowance: Allowance, most: int, kept_back: float) -> None:
         self._allowance, self._most, self._kept_back = allowance, most, kept_back
-        self._priced: list[_Found] = []
+        self._found: list[_Found] = []
         self._seen: set[tuple[object, ...]] = set()
         self._alike: set[tuple[object, ...]] = set()
         self._dear: list[tuple[Proposal, tuple[Pipeline, ...]]] = []
@@ -76,9 +76,9 @@ class _Selection:
 
     def ends_before(self, proposal: Proposal, *, best_fits: bool) -> bool:
         """Say whether neither this proposal nor those that follow it are worth the work that is left."""
-        if len(self._priced) >= self._most or len(self._dear) > _MOST_DEAR:
+        if len(self._found) >= self._most or len(self._dear) > _MOST_DEAR:
             return True
-        if self._priced:
+        if self._found:
             return self._allowance.units <= self._kept_back or (best_fits and not proposal.fits)
         return bool(self._dear) and (proposal.estimate_seconds > _NEAR_DEAR * self._dear[0][0].estimate_seconds)
 
@@ -96,7 +96,7 @@ class _Selection:
         if units > self._allowance.units - self._kept_back:
             self._dear.append((proposal, pipelines))
             return
-        if not all(each.priced.fits for each in self._priced) and exceeds_memory(proposal.task, layout):
+        if not all(each.candidate.fits for each in self._found) and exceeds_memory(proposal.task, layout):
             return  # One that does not fit is simulated, for what is said of it; the work is for those that do.
         like = (likeness(proposal.task.cluster, pipelines), proposal.facts.micro_batch_size, proposal.rules,
                 proposal.task.settings.recompute)
@@ -105,13 +105,13 @@ class _Selection:
             self._most -= 1
             return
         self._alike.add(like)
-        self._price(proposal, pipelines)
+        self._evaluate(proposal, pipelines)
 
     def result(self) -> list[_Found]:
-        """Return what was priced; the best of the dear ones where all were."""
-        if self._dear and not self._priced:
-            self._price(*self._dear[0])
-        return self._priced
+        """Return what was simulated; the best of the dear ones where all were."""
+        if self._dear and not self._found:
+            self._evaluate(*self._dear[0])
+        return self._found
 
     def _is_new(self, proposal: Proposal, pipelines: tuple[Pipeline, ...]) -> bool:
         key = (pipelines, proposal.facts.micro_batch_size, proposal.rules, proposal.task.settings.recompute,
@@ -120,28 +120,28 @@ class _Selection:
         self._seen.add(key)
         return new
 
-    def _price(self, proposal: Proposal, pipelines: tuple[Pipeline, ...]) -> None:
-        priced = price_layout(proposal.task, proposal.facts, pipelines, proposal.facts.micro_batch_size, proposal.rules,
-                              proposal.chunks, allowance=self._allowance)
-        self._priced.append(_Found(priced, proposal.estimate_seconds))
+    def _evaluate(self, proposal: Proposal, pipelines: tuple[Pipeline, ...]) -> None:
+        candidate = evaluate_layout(proposal.task, proposal.facts, pipelines, proposal.facts.micro_batch_size,
+                                    proposal.rules, proposal.chunks, allowance=self._allowance)
+        self._found.append(_Found(candidate, proposal.estimate_seconds))
 
 
-def _rescheduled(found: Sequence[_Found], allowance: Allowance) -> list[Priced]:
+def _rescheduled(found: Sequence[_Found], allowance: Allowance) -> list[Candidate]:
     """Return the most hopeful layouts with other schedules: each with one that hides much, the best with all."""
     # Layouts that swap equal fabrics take equally long, and one of them is enough.
-    unlike = {round(each.priced.seconds, 12): each for each in reversed(found) if each.priced.fits}
+    unlike = {round(each.candidate.seconds, 12): each for each in reversed(found) if each.candidate.fits}
     finalists = sorted(unlike.values(), key=lambda each: each.hope)[:_WARMUP_FINALISTS]
     if not finalists:
         return []
-    reached: list[tuple[Priced, Priced]] = []
+    reached: list[tuple[Candidate, Candidate]] = []
     best = math.inf
     for each in finalists:
         if reached and (allowance.units <= 0 or each.estimate_seconds > _ESTIMATE_ERROR * best):
             continue
-        tried = with_least_waiting(each.priced, allowance)
-        reached.append((each.priced, tried))
+        tried = with_least_waiting(each.candidate, allowance)
+        reached.append((each.candidate, tried))
         best = min(best, tried.seconds)
-    better = [tried for priced, tried in reached if tried is not priced]
+    better = [tried for candidate, tried in reached if tried is not candidate]
     reached.sort(key=lambda pair: pair[1].seconds)
     for i, (_, tried) in enumerate(reached):
         if i == 0 or allowance.units > 0:

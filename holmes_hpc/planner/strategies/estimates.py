@@ -32,7 +32,7 @@ from holmes_hpc.planner.strategies.proposals import LayoutFacts, Proposal, Share
 from holmes_hpc.planner.strategies.shape_facts import FactFinder, ShapeFacts, pipelines_of
 from holmes_hpc.planner.strategies.shape_refusals import too_deep, too_few
 from holmes_hpc.planner.strategies.shapes import Shape
-from holmes_hpc.planner.strategies.stage_table import CostPricing, StageTable
+from holmes_hpc.planner.strategies.stage_table import StageCostModel, StageTable
 from holmes_hpc.planner.task import Task
 from holmes_hpc.values import Group, Pipeline
 
@@ -68,7 +68,7 @@ class Estimator:
         self.finder = FactFinder(task, rules, strategy)
         self.cost, self.kinds = self.finder.cost, self.finder.kinds
         self.synchronization = task.synchronization(strategy)
-        self.pricing = CostPricing(task)
+        self.stage_costs = StageCostModel(task)
         self.num_layers = task.architecture.num_layers
         self._tables: dict[int, StageTable] = {}
         self.optimizer = [self.cost.optimizer_seconds(kind.node, 1.0) for kind in self.kinds]
@@ -77,14 +77,14 @@ class Estimator:
 
     def rows(self, facts: ShapeFacts, size: int) -> Floats:
         """Return the rows of `StageTable.row` of every stage, of several kinds the worst."""
-        table = self._tables.setdefault(size, StageTable(self.pricing, self.kinds, size))
-        priced = []
+        table = self._tables.setdefault(size, StageTable(self.stage_costs, self.kinds, size))
+        found = []
         for kinds, tensor, first, last in facts.stage_keys:
             each = numpy.array([table.row(k, tensor, first, last) for k in kinds])
             worst = each.max(axis=0)
             worst[5] = each[:, 5].min()
-            priced.append(worst)
-        return numpy.array(priced)[facts.rows]
+            found.append(worst)
+        return numpy.array(found)[facts.rows]
 
     def estimate(self, facts: ShapeFacts, size: int) -> list[Estimated | PlanRefusedError]:
         """Return for every shape what is estimated of it, or why it cannot be planned with this size."""

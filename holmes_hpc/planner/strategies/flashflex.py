@@ -145,7 +145,7 @@ def _even(space: Space, count: int) -> tuple[Vector, ...]:
 
 def _near(space: Space, count: int) -> tuple[Vector, ...]:
     """Return the cut along the slow networks: GPUs in order of their fabrics, cut into parts of equal speed."""
-    speeds = [1 / space.pricing.layer_seconds(kind, degrees[0], 1) / degrees[0]
+    speeds = [1 / space.stage_costs.layer_seconds(kind, degrees[0], 1) / degrees[0]
               for kind, degrees in zip(space.kinds, space.degrees, strict=True)]
     line = [k for k, kind in enumerate(space.kinds) for _ in range(kind.total_gpus)]
     total, passed, p = sum(speeds[k] for k in line), 0.0, 0

@@ -36,8 +36,8 @@ class Hop:
     node_seconds: float
 
 
-class StagePricing(Protocol):
-    """Prices of stages on kinds of nodes. `tensor` is the tensor-parallel degree, `samples` the micro-batch size."""
+class StageCosts(Protocol):
+    """What stages on kinds of nodes cost. `tensor` is the tensor-parallel degree, `samples` the micro-batch size."""
 
     def layer_seconds(self, kind: Kind, tensor: int, samples: int) -> float:
         """Return forward and backward of one layer, exchange between tensor-parallel ranks included."""
@@ -89,8 +89,8 @@ def held_bytes(cost: ComputeCost, units: tuple[str, ...], tensor: int, samples: 
                 cost.activation_bytes(units, samples, tensor))
 
 
-class CostPricing:
-    """The prices of the planner's cost model."""
+class StageCostModel:
+    """What the planner's cost model says of stages."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -102,47 +102,47 @@ class CostPricing:
         self.sync_seconds_a_byte = functools.cache(self._sync_seconds_a_byte)  # type: ignore[method-assign]
 
     def layer_seconds(self, kind: Kind, tensor: int, samples: int) -> float:
-        """See StagePricing."""
+        """See StageCosts."""
         return self._seconds(kind, ("layers.0",), tensor, samples)
 
     def end_seconds(self, kind: Kind, tensor: int, samples: int, *, first: bool, last: bool) -> float:
-        """See StagePricing."""
+        """See StageCosts."""
         units = self._end_units(first, last)
         return self._seconds(kind, units, tensor, samples) if units else 0.0
 
     def layer_bytes(self, kind: Kind, tensor: int, samples: int) -> Held:
-        """See StagePricing."""
+        """See StageCosts."""
         return self._held(("layers.0",), tensor, samples)
 
     def end_bytes(self, kind: Kind, tensor: int, samples: int, *, first: bool, last: bool) -> Held:
-        """See StagePricing."""
+        """See StageCosts."""
         units = self._end_units(first, last)
         held = self._held(units, tensor, samples)
         return held._replace(whole=held.whole + self.cost.workspace_bytes(("layers.0", *units), samples, tensor))
 
     def free_bytes(self, kind: Kind) -> float:
-        """See StagePricing."""
+        """See StageCosts."""
         context = self.cost.static_gib(kind.node, 0) * _GIB
         return self.task.machine.memory_gib(kind.node) * USABLE_FRACTION * _GIB - context
 
     def layer_gradient_bytes(self) -> float:
-        """See StagePricing."""
+        """See StageCosts."""
         return self.task.software.gradient_bytes * self.cost.parameter_count(("layers.0",), 1)
 
     def table_gradient_bytes(self) -> float:
-        """See StagePricing."""
+        """See StageCosts."""
         return self.task.software.gradient_bytes * self.cost.parameter_count((TOKEN_TABLE,), 1)
 
     def tied_gradient_bytes(self) -> float:
-        """See StagePricing."""
+        """See StageCosts."""
         return self.table_gradient_bytes() if self.task.architecture.tied_embeddings else 0.0
 
     def hop(self, before: Kind, after: Kind, samples: int) -> Hop:
-        """See StagePricing."""
+        """See StageCosts."""
         raise NotImplementedError  # replaced by the cached method of the instance
 
     def sync_seconds_a_byte(self, kinds: tuple[Kind, ...], nodes: tuple[int, ...]) -> float:
-        """See StagePricing."""
+        """See StageCosts."""
         raise NotImplementedError  # replaced by the cached method of the instance
 
     def _end_units(self, first: bool, last: bool) -> tuple[str, ...]:
@@ -170,8 +170,8 @@ class CostPricing:
 class StageTable:
     """Prices of stages by kind and tensor-parallel degree, each looked up once."""
 
-    def __init__(self, pricing: StagePricing, kinds: Sequence[Kind], samples: int) -> None:
-        self.pricing, self.kinds, self.samples = pricing, kinds, samples
+    def __init__(self, stage_costs: StageCosts, kinds: Sequence[Kind], samples: int) -> None:
+        self.stage_costs, self.kinds, self.samples = stage_costs, kinds, samples
         self.rows: dict[tuple[int, int, bool, bool], tuple[float, ...]] = {}
 
     def row(self, kind: int, tensor: int, first: bool, last: bool) -> tuple[float, ...]:
@@ -181,11 +181,11 @@ class StageTable:
         """
         key = (kind, tensor, first, last)
         if key not in self.rows:
-            pricing, node, samples = self.pricing, self.kinds[kind], self.samples
-            layer = pricing.layer_bytes(node, tensor, samples)
-            end = pricing.end_bytes(node, tensor, samples, first=first, last=last)
-            self.rows[key] = (pricing.layer_seconds(node, tensor, samples),
-                              pricing.end_seconds(node, tensor, samples, first=first, last=last),
-                              layer.whole, layer.divided, layer.kept, pricing.free_bytes(node) - end.whole,
+            stage_costs, node, samples = self.stage_costs, self.kinds[kind], self.samples
+            layer = stage_costs.layer_bytes(node, tensor, samples)
+            end = stage_costs.end_bytes(node, tensor, samples, first=first, last=last)
+            self.rows[key] = (stage_costs.layer_seconds(node, tensor, samples),
+                              stage_costs.end_seconds(node, tensor, samples, first=first, last=last),
+                              layer.whole, layer.divided, layer.kept, stage_costs.free_bytes(node) - end.whole,
                               end.divided, end.kept)
         return self.rows[key]

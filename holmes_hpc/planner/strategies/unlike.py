@@ -228,8 +228,8 @@ def _fleets(space: Space, templates: Sequence[Template], microbatches: int, best
 
 def _efficient(space: Space, templates: Iterable[Template], seconds: float) -> list[Template]:
     """Return the templates that make the most of their GPUs in a step of about `seconds`."""
-    speed = [1 / space.pricing.layer_seconds(kind, 1, 1) if 1 in degrees else
-             1 / space.pricing.layer_seconds(kind, degrees[0], 1) / degrees[0]
+    speed = [1 / space.stage_costs.layer_seconds(kind, 1, 1) if 1 in degrees else
+             1 / space.stage_costs.layer_seconds(kind, degrees[0], 1) / degrees[0]
              for kind, degrees in zip(space.kinds, space.degrees, strict=True)]
 
     def waste(template: Template) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from holmes_hpc.planner.search.priced import Priced
+from holmes_hpc.planner.search.candidate import Candidate
 from holmes_hpc.planner.simulation.representatives import replicas_of
 from holmes_hpc.planner.telling.layouts import layout_words, schedule_words
 from holmes_hpc.planner.telling.memory import memory_cause
@@ -36,14 +36,14 @@ class Facet:
     words: str
 
 
-def alternatives(best: Priced, priced: Sequence[Priced],
+def alternatives(best: Candidate, candidates: Sequence[Candidate],
                  refusals: Mapping[str, Sequence[str]]) -> tuple[Rejected, ...]:
     """Return the best alternatives with figures, then what could not be planned at all.
 
     Of layouts that differ in their schedule alone the best is named, and of those that differ in nothing that a person
     sees one. The best of every other strategy is among them even where ten are faster.
     """
-    others = sorted((each for each in priced if each is not best), key=lambda each: (not each.fits, each.seconds))
+    others = sorted((each for each in candidates if each is not best), key=lambda each: (not each.fits, each.seconds))
     own = facets(best)
     kept = _told_apart(own, others)
     firsts = {each.strategy: at for at, each in reversed(list(enumerate(others))) if each.strategy != best.strategy}
@@ -51,13 +51,13 @@ def alternatives(best: Priced, priced: Sequence[Priced],
     needed = set(firsts.values())
     room = max(0, MOST_REJECTED - len(needed))
     chosen = sorted([*needed, *[at for at in kept if at not in needed][:room]])
-    planned = {each.strategy for each in priced}
+    planned = {each.strategy for each in candidates}
     impossible = [Rejected(name, "", Counter(reasons).most_common(1)[0][0])
                   for name, reasons in refusals.items() if name not in planned and reasons]
     return (*(_rejected(best, others[at], own) for at in chosen[:MOST_REJECTED - len(impossible)]), *impossible)
 
 
-def _told_apart(own: Mapping[str, Facet], others: Sequence[Priced]) -> list[int]:
+def _told_apart(own: Mapping[str, Facet], others: Sequence[Candidate]) -> list[int]:
     """Return which of the others, the best first, differ from the chosen layout and from one another."""
     kept: list[int] = []
     seen: set[object] = set()
@@ -72,17 +72,17 @@ def _told_apart(own: Mapping[str, Facet], others: Sequence[Priced]) -> list[int]
     return kept
 
 
-def _rejected(best: Priced, other: Priced, own: Mapping[str, Facet]) -> Rejected:
+def _rejected(best: Candidate, other: Candidate, own: Mapping[str, Facet]) -> Rejected:
     reason = memory_cause(other) or _compared(best, other, _differences(own, facets(other)))
     return Rejected(other.strategy, layout_words(other), reason, other.predicted)
 
 
-def facets(priced: Priced) -> dict[str, Facet]:
+def facets(candidate: Candidate) -> dict[str, Facet]:
     """Return what a person tells a layout by, the most telling first; where all agree, two look the same."""
-    layout, cluster, chosen = priced.layout, priced.task.cluster, priced.schedule
+    layout, cluster, chosen = candidate.layout, candidate.task.cluster, candidate.schedule
     networks = {group.ranks: group.network for group in layout.groups if group.kind == "pipeline"}
-    names = _place_names(priced)
-    replicas = replicas_of(priced.task, layout)
+    names = _place_names(candidate)
+    replicas = replicas_of(candidate.task, layout)
     counts = Counter(replicas.like)
     pipelines = [(pipeline, counts[place]) for place, pipeline in enumerate(replicas.picked)]
 
@@ -102,7 +102,7 @@ def facets(priced: Priced) -> dict[str, Facet]:
                           for depth, count in sorted(depths.items()))
     over = _weighted((messages(pipeline), count) for pipeline, count in pipelines)
     used = sorted({network for each in over for network in each})
-    recompute, one = priced.task.settings.recompute, priced.rules.one_network
+    recompute, one = candidate.task.settings.recompute, candidate.rules.one_network
     return {
         "GPUs": Facet(cluster.world_size, f"on {counted(cluster.world_size, 'GPU')}"),
         "pipelines": Facet(shapes, shapes),
@@ -119,12 +119,13 @@ def facets(priced: Priced) -> dict[str, Facet]:
     }
 
 
-def _place_names(priced: Priced) -> dict[str, str]:
+def _place_names(candidate: Candidate) -> dict[str, str]:
     """Return by slot the fabric, and the GPU where a fabric has several kinds."""
-    gpus = {node.slot: priced.task.machine.gpu(node).name for node in priced.task.cluster.nodes}
-    kinds = {fabric: len({gpus[node.slot] for node in nodes}) for fabric, nodes in priced.task.cluster.fabrics.items()}
+    gpus = {node.slot: candidate.task.machine.gpu(node).name for node in candidate.task.cluster.nodes}
+    kinds = {fabric: len({gpus[node.slot] for node in nodes})
+             for fabric, nodes in candidate.task.cluster.fabrics.items()}
     return {node.slot: node.fabric if kinds[node.fabric] == 1 else f"{node.fabric} {gpus[node.slot]}"
-            for node in priced.task.cluster.nodes}
+            for node in candidate.task.cluster.nodes}
 
 
 def _facet(pipelines: Sequence[tuple[Pipeline, int]], label: str, words: Callable[[Pipeline], str],
@@ -167,7 +168,7 @@ def _differences(own: Mapping[str, Facet], other: Mapping[str, Facet]) -> list[s
     return words[:_MOST_DIFFERENCES] or (["the stages otherwise on the nodes"] if unlike else [])
 
 
-def _compared(best: Priced, other: Priced, differences: Sequence[str]) -> str:
+def _compared(best: Candidate, other: Candidate, differences: Sequence[str]) -> str:
     ratio = other.seconds / best.seconds - 1
     speed = (f"{100 * ratio:.1f} % slower" if ratio >= _AS_FAST else
              f"{-100 * ratio:.1f} % faster" if ratio < -_AS_FAST else "as fast")

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from holmes_hpc.errors import DepthRefusedError, PlanRefusedError
-from holmes_hpc.planner.search.priced import Priced
+from holmes_hpc.planner.search.candidate import Candidate
 from holmes_hpc.planner.search.search import Searched
 from holmes_hpc.planner.telling.alternatives import alternatives
 from holmes_hpc.planner.telling.memory import memory_words
 from holmes_hpc.values import Rejected
 
 
-def decide(searched: Searched) -> tuple[Priced, tuple[Rejected, ...]]:
+def decide(searched: Searched) -> tuple[Candidate, tuple[Rejected, ...]]:
     """Return the best layout and the best of the others.
 
     What the engine of this version cannot run is chosen only where nothing else fits; faster ones are among the
@@ -22,8 +22,8 @@ def decide(searched: Searched) -> tuple[Priced, tuple[Rejected, ...]]:
     refusals = {name: [str(refusal) for refusal in _telling(each)] for name, each in searched.refusals.items()}
     best = searched.best
     if best is None:
-        raise PlanRefusedError(_no_plan(searched.priced, refusals))
-    return best, alternatives(best, searched.priced, refusals)
+        raise PlanRefusedError(_no_plan(searched.candidates, refusals))
+    return best, alternatives(best, searched.candidates, refusals)
 
 
 def _telling(refusals: Sequence[PlanRefusedError]) -> Sequence[PlanRefusedError]:
@@ -31,13 +31,13 @@ def _telling(refusals: Sequence[PlanRefusedError]) -> Sequence[PlanRefusedError]
     return [refusal for refusal in refusals if not isinstance(refusal, DepthRefusedError)] or refusals
 
 
-def _no_plan(priced: Sequence[Priced], refusals: Mapping[str, Sequence[str]]) -> str:
+def _no_plan(candidates: Sequence[Candidate], refusals: Mapping[str, Sequence[str]]) -> str:
     """Return the most frequent reason of every strategy, one a line where they differ.
 
     Where some layouts were simulated and none fits into memory, that of the first one is why.
     """
-    if priced:
-        return memory_words(priced[0])
+    if candidates:
+        return memory_words(candidates[0])
     strategies: dict[str, list[str]] = {}
     for name, messages in refusals.items():
         if messages:

@@ -7,16 +7,16 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from holmes_hpc.planner.search.priced import Priced
+from holmes_hpc.planner.search.candidate import Candidate
 from holmes_hpc.planner.strategies.proposals import AlikePipelines, AsWritten, Form, SharedStages, UnlikePipelines
 from holmes_hpc.values import Pipeline, ScheduleChoice
 from holmes_hpc.values.schedule_kinds import ONE_F_ONE_B
 from holmes_hpc.words import counted
 
 
-def layout_words(priced: Priced) -> str:
+def layout_words(candidate: Candidate) -> str:
     """Return a layout for people: its form, layers, micro-batch, what was changed, and its schedule."""
-    return ", ".join(_layout(priced))
+    return ", ".join(_layout(candidate))
 
 
 def schedule_words(choice: ScheduleChoice) -> str:
@@ -24,8 +24,8 @@ def schedule_words(choice: ScheduleChoice) -> str:
     return ", ".join(_schedule(choice))
 
 
-def _layout(priced: Priced) -> Iterator[str]:
-    facts, chosen = priced.facts, priced.schedule
+def _layout(candidate: Candidate) -> Iterator[str]:
+    facts, chosen = candidate.facts, candidate.schedule
     form, placed = facts.form, None
     if isinstance(form, UnlikePipelines):
         placed = form.stages_together
@@ -40,8 +40,8 @@ def _layout(priced: Priced) -> Iterator[str]:
     if facts.recompute != "none":
         yield f"recomputing {facts.recompute}"
     if facts.tuned:
-        yield _tuned(priced.layout.pipelines, priced.layout.micro_batch_size)
-    yield from _schedule(dataclasses.replace(chosen, **_asked(priced)))
+        yield _tuned(candidate.layout.pipelines, candidate.layout.micro_batch_size)
+    yield from _schedule(dataclasses.replace(chosen, **_asked(candidate)))
 
 
 def form_words(form: Form) -> str:
@@ -74,9 +74,9 @@ def _tuned(pipelines: Sequence[Pipeline], size: int) -> str:
     return f"tuned to layers {', '.join(cuts)}, micro-batch {size} x {counts}"
 
 
-def _asked(priced: Priced) -> dict[str, Any]:
+def _asked(candidate: Candidate) -> dict[str, Any]:
     """Return what of the schedule was asked for, each as the usual one: a layout's words say what the search chose."""
-    settings, asked = priced.task.settings, dict[str, Any]()
+    settings, asked = candidate.task.settings, dict[str, Any]()
     if settings.schedule is not None:
         asked["name"] = ONE_F_ONE_B.name
     if settings.warmup_extra is not None:

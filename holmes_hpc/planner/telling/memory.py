@@ -10,7 +10,7 @@ from holmes_hpc.planner.cost.rank_memory import USABLE_FRACTION, RankMemory, ran
 from holmes_hpc.planner.cost.stages import GIB, ComputeCost
 from holmes_hpc.planner.layout.layout import Layout
 from holmes_hpc.planner.layout.sharing import updated_parameters
-from holmes_hpc.planner.search.priced import Priced
+from holmes_hpc.planner.search.candidate import Candidate
 from holmes_hpc.planner.simulation.prices import compute_cost
 from holmes_hpc.planner.simulation.representatives import representatives
 from holmes_hpc.planner.strategies.memory_refusal import LAST_RESORT, may_be_wider
@@ -20,15 +20,15 @@ from holmes_hpc.planner.telling.layouts import layout_words
 _LEAST_PART_GIB = 0.1
 
 
-def memory_cause(priced: Priced) -> str:
+def memory_cause(candidate: Candidate) -> str:
     """Return why a layout does not fit into memory, naming the worst rank; nothing where it fits."""
-    return _words(priced)[0]
+    return _words(candidate)[0]
 
 
-def memory_words(priced: Priced) -> str:
+def memory_words(candidate: Candidate) -> str:
     """Return the same with the layout and what to do."""
-    cause, remedies = _words(priced)
-    return f"{cause}. Layout: {layout_words(priced)}. {remedies}."
+    cause, remedies = _words(candidate)
+    return f"{cause}. Layout: {layout_words(candidate)}. {remedies}."
 
 
 def usable_words(capacity_gib: float) -> str:
@@ -36,11 +36,11 @@ def usable_words(capacity_gib: float) -> str:
     return f"{capacity_gib * USABLE_FRACTION:.1f} usable of {capacity_gib:.1f}"
 
 
-def _words(priced: Priced) -> tuple[str, str]:
+def _words(candidate: Candidate) -> tuple[str, str]:
     """Return the cause and the remedies."""
-    if priced.shortage is None:
+    if candidate.shortage is None:
         return "", ""
-    task, layout, rank, need = priced.task, priced.layout, priced.shortage.rank, priced.shortage.need_gib
+    task, layout, rank, need = candidate.task, candidate.layout, candidate.shortage.rank, candidate.shortage.need_gib
     node = task.cluster.node_of(rank)
     parts = _parts(task, layout, rank, need)
     told = ", ".join(f"{name} {gib:.1f}" for name, gib in sorted(parts.items(), key=lambda item: -item[1])

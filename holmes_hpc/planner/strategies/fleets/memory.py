@@ -21,7 +21,7 @@ from holmes_hpc.planner.strategies.fleets.templates import (
     stage_rows,
 )
 from holmes_hpc.planner.strategies.memory import room
-from holmes_hpc.planner.strategies.stage_table import StagePricing
+from holmes_hpc.planner.strategies.stage_table import StageCosts
 
 
 def sharers_hoped_for(kinds: Sequence[Kind], microbatches: int) -> Callable[[tuple[Segment, ...]], Sequence[int]]:
@@ -49,11 +49,11 @@ def sharers_hoped_for(kinds: Sequence[Kind], microbatches: int) -> Callable[[tup
 class FleetMemory:
     """Whether fleets fit, with the optimizer's state shared as `groups.find_groups` will let them share it."""
 
-    def __init__(self, pricing: StagePricing, kinds: Sequence[Kind], num_layers: int, *, two_level: bool,
+    def __init__(self, stage_costs: StageCosts, kinds: Sequence[Kind], num_layers: int, *, two_level: bool,
                  extra_warmup: int | None) -> None:
         self.extra_warmup = extra_warmup
-        self.pricing, self.kinds, self.num_layers, self.two_level = pricing, kinds, num_layers, two_level
-        self.table = functools.cache(lambda size: TemplateTable(pricing, kinds, size))
+        self.stage_costs, self.kinds, self.num_layers, self.two_level = stage_costs, kinds, num_layers, two_level
+        self.table = functools.cache(lambda size: TemplateTable(stage_costs, kinds, size))
 
     def fitted(self, fleet: Fleet, size: int, syncs: Callable[[Template], float]) -> tuple[Fleet, bool]:
         """Return the fleet and whether it fits, its layers cut anew where it only fits so."""
@@ -63,7 +63,7 @@ class FleetMemory:
         shared_by = {template.segments: [int(min(each)) for each in self._shared_by(template, owners)]
                      for template in dict(fleet.pipelines)}
         cut = {template.segments: template for template in price_templates(
-            self.pricing, self.kinds, list(shared_by), self.num_layers,
+            self.stage_costs, self.kinds, list(shared_by), self.num_layers,
             Batch(size, sum(count for _, count in fleet.pipelines), self.extra_warmup, shared_by.__getitem__))}
         if len(cut) < len(shared_by):
             return fleet, False

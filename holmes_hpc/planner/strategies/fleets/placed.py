@@ -82,9 +82,9 @@ class _Rows:
 
     def __init__(self, space: Space, rows: Sequence[_Row]) -> None:
         self.space, self.rows = space, rows
-        priced = numpy.array([space.stage_rows(row.template, row.placed.size) for row in rows])
+        stages_rows = numpy.array([space.stage_rows(row.template, row.placed.size) for row in rows])
         self.layers = numpy.array([row.template.layers for row in rows], dtype=float)
-        self.times = self.layers * priced[..., 0] + priced[..., 1]
+        self.times = self.layers * stages_rows[..., 0] + stages_rows[..., 1]
         self.stages = [[(k, tensor, count) for k, tensor, count in row.template.segments for _ in range(count)]
                        for row in rows]
         hops = [self._hops(row, stages) for row, stages in zip(rows, self.stages, strict=True)]
@@ -98,7 +98,7 @@ class _Rows:
         space, count = self.space, numpy.array([row.microbatches for row in self.rows], dtype=float)
         found = passing(self.times, self.hops, count, 1.0, space.extra_warmup, self.nic)
         sync = space.task.synchronization("auto")
-        sizes = self.layers * space.pricing.layer_gradient_bytes()
+        sizes = self.layers * space.stage_costs.layer_gradient_bytes()
         parts = bucket_counts(sizes / numpy.array([[t for _, t, _ in stages] for stages in self.stages]),
                               sync.bucket_mib)
         inside, across = self._sums(sizes)
@@ -119,11 +119,11 @@ class _Rows:
     def _hop(self, row: _Row, s: int, before: tuple[int, int, int], after: tuple[int, int, int]
              ) -> tuple[float, float, float, float]:
         """Return a message's seconds behind the others of its node, forth and back; alone; what all need of a NIC."""
-        kinds, pricing = self.space.kinds, self.space.pricing
+        kinds, stage_costs = self.space.kinds, self.space.stage_costs
         (k, t, _), (other, u, _) = before, after
         if before == after and self._stays(row, s, before):
             return 0.0, 0.0, 0.0, 0.0
-        hop = pricing.hop(kinds[k], kinds[other], row.placed.size)
+        hop = stage_costs.hop(kinds[k], kinds[other], row.placed.size)
         busy = hop.node_seconds * max(self._in_node(row, stage) for stage in (before, after))
         return (max(hop.seconds, u * busy), max(hop.seconds, t * busy), max(hop.seconds, max(t, u) * hop.node_seconds),
                 max(t, u) * busy)
@@ -152,7 +152,7 @@ class _Rows:
         """Return seconds of each stage's sum inside its fabric, as if whole, and of what crosses fabrics."""
         space = self.space
         inside, across = numpy.zeros_like(sizes), numpy.zeros_like(sizes)
-        table = space.pricing.table_gradient_bytes()
+        table = space.stage_costs.table_gradient_bytes()
         for i, row in enumerate(self.rows):
             first = 0
             for s, stage in enumerate(self.stages[i]):

@@ -21,7 +21,7 @@ from holmes_hpc.planner.strategies.fleets.templates import (
     stage_rows,
 )
 from holmes_hpc.planner.strategies.shapes import indivisible, tensor_degrees
-from holmes_hpc.planner.strategies.stage_table import CostPricing, StagePricing
+from holmes_hpc.planner.strategies.stage_table import StageCostModel, StageCosts
 from holmes_hpc.planner.task import Task
 
 _RANKS_A_NODE = 2
@@ -31,10 +31,10 @@ _RANKS_A_NODE = 2
 class Space:
     """What may be chosen from: kinds of nodes, tensor-parallel degrees, and prices."""
 
-    def __init__(self, task: Task, pricing: StagePricing | None = None) -> None:
+    def __init__(self, task: Task, stage_costs: StageCosts | None = None) -> None:
         self.task = task
         self.kinds = node_kinds(task)
-        self.pricing = pricing or CostPricing(task)
+        self.stage_costs = stage_costs or StageCostModel(task)
         self.degrees = [tensor_degrees_of(task, kind) for kind in self.kinds]
         self.num_layers = task.architecture.num_layers
         self.extra_warmup = extra_warmup(task.settings)
@@ -55,13 +55,13 @@ class Space:
             known.update(dict.fromkeys(new))
             known.update({template.segments: template for template in
                           price_templates(
-                              self.pricing, self.kinds, new, self.num_layers, batch)})
+                              self.stage_costs, self.kinds, new, self.num_layers, batch)})
         return [template for each in wanted if (template := known[each]) is not None]
 
     @cached_property
     def memory(self) -> FleetMemory:
         """Whether fleets fit into memory."""
-        return FleetMemory(self.pricing, self.kinds, self.num_layers, two_level=self.task.settings.two_level,
+        return FleetMemory(self.stage_costs, self.kinds, self.num_layers, two_level=self.task.settings.two_level,
                            extra_warmup=self.extra_warmup)
 
     @property
@@ -72,20 +72,20 @@ class Space:
     @cached_property
     def _layer_exchange_seconds(self) -> list[tuple[float, float]]:
         """Return, by kind, the seconds that its nodes sum one layer's gradients and gather its parameters."""
-        layer = self.pricing.layer_gradient_bytes()
+        layer = self.stage_costs.layer_gradient_bytes()
         whole = [layer * self.ring_seconds_a_byte(k, len(kind.nodes), _RANKS_A_NODE * len(kind.nodes))
                  for k, kind in enumerate(self.kinds)]
         return [(self.sum_share * seconds, self.gather_share * seconds) for seconds in whole]
 
     @cached_property
     def _table_by_kind(self) -> list[float]:
-        size = self.pricing.table_gradient_bytes()
-        return [size * self.pricing.sync_seconds_a_byte((kind,), (len(kind.nodes),)) for kind in self.kinds]
+        size = self.stage_costs.table_gradient_bytes()
+        return [size * self.stage_costs.sync_seconds_a_byte((kind,), (len(kind.nodes),)) for kind in self.kinds]
 
     @cached_property
     def is_tied(self) -> bool:
         """Whether the first and the last stage hold one table."""
-        return self.pricing.tied_gradient_bytes() > 0
+        return self.stage_costs.tied_gradient_bytes() > 0
 
     @cached_property
     def gather_share(self) -> float:
@@ -129,7 +129,7 @@ class Space:
 
     @cached_property
     def _table(self) -> Callable[[int], TemplateTable]:
-        return functools.cache(lambda size: TemplateTable(self.pricing, self.kinds, size))
+        return functools.cache(lambda size: TemplateTable(self.stage_costs, self.kinds, size))
 
     @cached_property
     def optimizer_seconds(self) -> list[float]:
@@ -138,7 +138,7 @@ class Space:
 
     def inside_seconds_a_byte(self, kind: int, nodes: int) -> float:
         """Return seconds for each byte that some nodes of a kind sum."""
-        return self.pricing.sync_seconds_a_byte((self.kinds[kind],), (nodes,))
+        return self.stage_costs.sync_seconds_a_byte((self.kinds[kind],), (nodes,))
 
     def ring_seconds_a_byte(self, kind: int, nodes: int, ranks: int) -> float:
         """Return the same where a ring goes through so many ranks of each byte on these nodes, each once."""
@@ -166,12 +166,12 @@ class Space:
 
     @cached_property
     def _across_seconds(self) -> float:
-        whole = self.num_layers * self.pricing.layer_gradient_bytes() + self.pricing.table_gradient_bytes()
+        whole = self.num_layers * self.stage_costs.layer_gradient_bytes() + self.stage_costs.table_gradient_bytes()
         return whole * self._across_seconds_a_byte
 
     @cached_property
     def _across_seconds_a_byte(self) -> float:
-        return self.pricing.sync_seconds_a_byte(self.kinds, tuple(len(kind.nodes) for kind in self.kinds))
+        return self.stage_costs.sync_seconds_a_byte(self.kinds, tuple(len(kind.nodes) for kind in self.kinds))
 
     def spans(self, template: Template) -> frozenset[str]:
         """Return the fabrics that a template lies in."""
@@ -179,10 +179,11 @@ class Space:
 
     def work_bound(self, size: int, microbatches: int) -> float:
         """Return a step time that no fleet beats: all GPUs busy with layers and the head all the time."""
-        rate = sum(kind.total_gpus / min(tensor * self.pricing.layer_seconds(kind, tensor, size) for tensor in degrees)
+        rate = sum(kind.total_gpus
+                   / min(tensor * self.stage_costs.layer_seconds(kind, tensor, size) for tensor in degrees)
                    for kind, degrees in zip(self.kinds, self.degrees, strict=True))
-        head = min(self.pricing.end_seconds(kind, tensor, size, first=False, last=True)
-                   / self.pricing.layer_seconds(kind, tensor, size)
+        head = min(self.stage_costs.end_seconds(kind, tensor, size, first=False, last=True)
+                   / self.stage_costs.layer_seconds(kind, tensor, size)
                    for kind, degrees in zip(self.kinds, self.degrees, strict=True) for tensor in degrees)
         return microbatches * (self.num_layers + head) / rate
 

@@ -18,7 +18,7 @@ from holmes_hpc.planner.layout.node_kinds import Kind
 from holmes_hpc.planner.strategies.closed_form import Floats, Hops, passing
 from holmes_hpc.planner.strategies.layer_split import cut_layers
 from holmes_hpc.planner.strategies.memory import room
-from holmes_hpc.planner.strategies.stage_table import StagePricing, StageTable
+from holmes_hpc.planner.strategies.stage_table import StageCosts, StageTable
 
 Segment = tuple[int, int, int]
 """Stages that follow one another: (index of the kind, tensor-parallel degree, number of stages)."""
@@ -93,12 +93,12 @@ class Batch:
     sharers: Callable[[tuple[Segment, ...]], Sequence[int]] | None = None
 
 
-def price_templates(pricing: StagePricing, kinds: Sequence[Kind], segments: Sequence[tuple[Segment, ...]],
+def price_templates(stage_costs: StageCosts, kinds: Sequence[Kind], segments: Sequence[tuple[Segment, ...]],
                     num_layers: int, batch: Batch) -> list[Template]:
     """Return the priced templates that fit into memory, in the order given."""
     priced: dict[tuple[Segment, ...], Template] = {}
     by_depth = itertools.groupby(sorted(segments, key=_depth), key=_depth)
-    table = TemplateTable(pricing, kinds, batch.samples)
+    table = TemplateTable(stage_costs, kinds, batch.samples)
     for depth, group in by_depth:
         for template in _price_depth(table, list(group), depth, num_layers, batch):
             priced[template.segments] = template
@@ -108,8 +108,8 @@ def price_templates(pricing: StagePricing, kinds: Sequence[Kind], segments: Sequ
 class TemplateTable(StageTable):
     """Prices by stage, and of the hops and ends of templates, each once."""
 
-    def __init__(self, pricing: StagePricing, kinds: Sequence[Kind], samples: int) -> None:
-        super().__init__(pricing, kinds, samples)
+    def __init__(self, stage_costs: StageCosts, kinds: Sequence[Kind], samples: int) -> None:
+        super().__init__(stage_costs, kinds, samples)
         self.borders: dict[tuple[Segment, Segment], tuple[float, float, float, float]] = {}
         self.ties: dict[tuple[int, int], float] = {}
 
@@ -135,14 +135,14 @@ class TemplateTable(StageTable):
         ends = segments[0][0], segments[-1][0]
         if ends not in self.ties:
             first, last = (self.kinds[k] for k in ends)
-            size = self.pricing.tied_gradient_bytes() if first.fabric != last.fabric else 0.0
-            self.ties[ends] = size * self.pricing.sync_seconds_a_byte((first, last), (
+            size = self.stage_costs.tied_gradient_bytes() if first.fabric != last.fabric else 0.0
+            self.ties[ends] = size * self.stage_costs.sync_seconds_a_byte((first, last), (
                 len(first.nodes), len(last.nodes))) if size else 0.0
         return self.ties[ends]
 
     def _border(self, before: Segment, after: Segment) -> tuple[float, float, float, float]:
         a, b = self.kinds[before[0]], self.kinds[after[0]]
-        hop = self.pricing.hop(a, b, self.samples)
+        hop = self.stage_costs.hop(a, b, self.samples)
         crowd = max(1.0, a.gpus / (before[1] * before[2]), b.gpus / (after[1] * after[2])) * hop.node_seconds
         return (max(hop.seconds, after[1] * crowd), max(hop.seconds, before[1] * crowd),
                 max(hop.seconds, max(after[1], before[1]) * hop.node_seconds), max(after[1], before[1]) * crowd)

@@ -1,4 +1,4 @@
-"""From a layout to its price: its schedule, what a simulation of it says, and whether it can be used."""
+"""From a layout to a candidate: its schedule, what a simulation of it says, and whether it can be used."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Shortage:
 
 
 @dataclass(frozen=True)
-class Priced:
-    """A layout with its schedule and what is predicted of it, on the nodes of `task`.
+class Candidate:
+    """A layout that may become the plan, with its schedule and what is predicted of it, on the nodes of `task`.
 
     `shortage` says where memory is too small for it, if so, and `missing` what the engine of this version lacks to run
     it.
@@ -71,9 +71,10 @@ class Priced:
         return self.predicted.step_seconds
 
 
-def price_layout(task: Task, facts: LayoutFacts, pipelines: tuple[Pipeline, ...], size: int, rules: GroupRules,
-                 chunks: int = 1, like: ScheduleChoice | None = None, allowance: Allowance | None = None) -> Priced:
-    """Simulate a layout and return its price; `allowance`, if any, pays for it.
+def evaluate_layout(task: Task, facts: LayoutFacts, pipelines: tuple[Pipeline, ...], size: int, rules: GroupRules,
+                    chunks: int = 1, like: ScheduleChoice | None = None,
+                    allowance: Allowance | None = None) -> Candidate:
+    """Simulate a layout and return it as a candidate; `allowance`, if any, pays for it.
 
     Its schedule is one like `like`, by default the one that a layout is first looked at with.
     """
@@ -85,7 +86,7 @@ def price_layout(task: Task, facts: LayoutFacts, pipelines: tuple[Pipeline, ...]
         choice = candidate_schedules(task, layout, chunks)[0] if needs_times else first_schedule(task, chunks)
     if allowance is not None:
         allowance.spend(task, layout, choice)
-    return price_schedule(task, facts, layout, rules, choice)
+    return evaluate_schedule(task, facts, layout, rules, choice)
 
 
 def make_layout(task: Task, strategy: str, pipelines: tuple[Pipeline, ...], size: int, rules: GroupRules) -> Layout:
@@ -113,13 +114,13 @@ def _adapted(like: ScheduleChoice, task: Task, layout: Layout) -> ScheduleChoice
     return dataclasses.replace(like, hop_warmups=())
 
 
-def price_schedule(task: Task, facts: LayoutFacts, layout: Layout, rules: GroupRules,
-                   choice: ScheduleChoice) -> Priced:
-    """Simulate a layout with a schedule and return its price."""
+def evaluate_schedule(task: Task, facts: LayoutFacts, layout: Layout, rules: GroupRules,
+                      choice: ScheduleChoice) -> Candidate:
+    """Simulate a layout with a schedule and return both as a candidate."""
     predicted = predict(task, layout, choice)
     degrees = [[stage.tensor for stage in pipeline.stages] for pipeline in layout.pipelines]
     missing = tuple(unable(degrees, choice.name, task.settings.recompute))
-    return Priced(facts, task, layout, rules, choice, predicted, _shortage(task, predicted), missing)
+    return Candidate(facts, task, layout, rules, choice, predicted, _shortage(task, predicted), missing)
 
 
 def _shortage(task: Task, predicted: Prediction) -> Shortage | None:
@@ -134,32 +135,33 @@ def _shortage(task: Task, predicted: Prediction) -> Shortage | None:
     return worst
 
 
-def with_least_waiting(priced: Priced, allowance: Allowance) -> Priced:
+def with_least_waiting(candidate: Candidate, allowance: Allowance) -> Candidate:
     """Return the layout with the schedule that hides most waiting, but for turns; as it is where that does not pay.
 
     One simulation says about what a layout can reach, before others are spent on it.
     """
-    choices = [choice for choice in candidate_schedules(priced.task, priced.layout, priced.schedule.chunks)
-               if choice.turns == priced.schedule.turns]
+    choices = [choice for choice in candidate_schedules(candidate.task, candidate.layout, candidate.schedule.chunks)
+               if choice.turns == candidate.schedule.turns]
     if len(choices) < 2:
-        return priced
-    other = _rescheduled(priced, choices[-1], allowance)
-    return other if other.fits and other.seconds < WORTHWHILE * priced.seconds else priced
+        return candidate
+    other = _rescheduled(candidate, choices[-1], allowance)
+    return other if other.fits and other.seconds < WORTHWHILE * candidate.seconds else candidate
 
 
-def with_schedules(priced: Priced, allowance: Allowance) -> list[Priced]:
+def with_schedules(candidate: Candidate, allowance: Allowance) -> list[Candidate]:
     """Return the layout with other schedules, extra warm-up and turns, each if it pays and fits.
 
     Each has to beat the best so far, since all of them cost something: memory, or an order that is harder to follow.
     At least one is tried, the others and more warm-up as long as there is work left.
     """
-    best, better, of_name = priced, [], {priced.schedule.name: priced}
-    for i, choice in enumerate(_hopeful_first(candidate_schedules(priced.task, priced.layout, priced.schedule.chunks))):
+    best, better, of_name = candidate, [], {candidate.schedule.name: candidate}
+    choices = candidate_schedules(candidate.task, candidate.layout, candidate.schedule.chunks)
+    for i, choice in enumerate(_hopeful_first(choices)):
         if i and allowance.units <= 0:
             break
-        if choice == priced.schedule:
+        if choice == candidate.schedule:
             continue
-        other = _rescheduled(priced, choice, allowance)
+        other = _rescheduled(candidate, choice, allowance)
         # Turns in the place of extra warm-up take no more memory.
         worthwhile = WORTHWHILE if choice.warmup_extra >= best.schedule.warmup_extra else _AS_CHEAP
         own = of_name.get(choice.name, other)
@@ -188,20 +190,20 @@ def _hopeful_first(choices: Sequence[ScheduleChoice]) -> list[ScheduleChoice]:
     return sorted(choices[1:], key=lambda choice: (choice not in turning[:1], choice.turns))
 
 
-def one_warmer(priced: Priced, allowance: Allowance) -> list[Priced]:
+def one_warmer(candidate: Candidate, allowance: Allowance) -> list[Candidate]:
     """Return the layout with one more warm-up forward, whether or not that pays; nothing where it makes no sense."""
-    hops = slow_hops(priced.layout.pipelines, priced.layout.groups)
-    if (not hops or priced.task.settings.warmup_extra is not None or allowance.units <= 0
-            or not priced.schedule.kind.warms_up):
+    hops = slow_hops(candidate.layout.pipelines, candidate.layout.groups)
+    if (not hops or candidate.task.settings.warmup_extra is not None or allowance.units <= 0
+            or not candidate.schedule.kind.warms_up):
         return []
-    choice = dataclasses.replace(priced.schedule, warmup_extra=priced.schedule.warmup_extra + 1, hop_warmups=())
-    warmer = _rescheduled(priced, choice, allowance)
+    choice = dataclasses.replace(candidate.schedule, warmup_extra=candidate.schedule.warmup_extra + 1, hop_warmups=())
+    warmer = _rescheduled(candidate, choice, allowance)
     return [warmer] if warmer.fits else []
 
 
-def _rescheduled(priced: Priced, choice: ScheduleChoice, allowance: Allowance) -> Priced:
-    allowance.spend(priced.task, priced.layout, choice)
-    return price_schedule(priced.task, priced.facts, priced.layout, priced.rules, choice)
+def _rescheduled(candidate: Candidate, choice: ScheduleChoice, allowance: Allowance) -> Candidate:
+    allowance.spend(candidate.task, candidate.layout, choice)
+    return evaluate_schedule(candidate.task, candidate.facts, candidate.layout, candidate.rules, choice)
 
 
 def exceeds_memory(task: Task, layout: Layout, peaks: Peaks | None = None) -> bool:
