@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from holmes_hpc.cluster.slurm.states import is_final
@@ -38,11 +38,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _cancel(names: Sequence[str], base: Path) -> int:
-    folders = _runs(names, base)
+    folders, unmade = _runs(names, base)
     # A run on a machine has its job.json from the start; one that is to be submitted has none yet.
     kept_back = [folder for folder in folders if not folder.job_path.exists() and read_result(folder) is None]
     elsewhere = [folder for folder in folders if folder.job_path.exists() and submitted_run(folder) is None
                  and read_result(folder) is None]
+    never = [folder for folder in folders if not folder.job_path.exists() and read_result(folder) is not None]
     for folder in kept_back:
         write_result(folder, "failed", error="cancelled before it was submitted", emulated=False)
     runs = [run for folder in folders if (run := submitted_run(folder)) and not _is_complete(folder)]
@@ -55,17 +56,21 @@ def _cancel(names: Sequence[str], base: Path) -> int:
         words = ["scancel", *reversed(jobs)]
         patiently(lambda left, words=words, cluster=cluster: run_command(words, cluster=cluster),  # type: ignore[misc]
                   PATIENCE_SECONDS)
-    _say(living, kept_back, elsewhere, len(folders))
+    _say(living, len(folders) + unmade, {"{} more are not submitted": len(kept_back) + unmade,
+                                         "{} were never submitted": len(never)}, elsewhere)
     return 0
 
 
-def _runs(names: Sequence[str], base: Path) -> list[RunFolder]:
+def _runs(names: Sequence[str], base: Path) -> tuple[list[RunFolder], int]:
+    """Return the runs that are meant, and how many more of the sweeps among them have no folder yet."""
     found: dict[Path, RunFolder] = {}
+    unmade = 0
     for name in names:
         sweep = sweep_named(name, base)
         of_name = list(sweep.folders.values()) if sweep is not None else find_runs([name], base)
+        unmade += len(sweep.words) - len(sweep.folders) if sweep is not None else 0
         found |= {folder.path: folder for folder in of_name}
-    return list(found.values())
+    return list(found.values()), unmade
 
 
 def _lives(status: JobStatus | None) -> bool:
@@ -76,12 +81,13 @@ def _is_complete(folder: RunFolder) -> bool:
     return (read_result(folder) or {}).get("status") == "completed"
 
 
-def _say(cancelled: Sequence[SubmittedRun], kept_back: Sequence[RunFolder], elsewhere: Sequence[RunFolder],
-         count: int) -> None:
-    jobs, told = ", ".join(run.job_id for run in cancelled), len(cancelled) + len(kept_back) + len(elsewhere)
-    sys.stdout.write(f"cancelled {len(cancelled)} of {count} runs" + (f" (jobs {jobs})" if jobs else "")
-                     + (f"; {len(kept_back)} more are not submitted" if kept_back else "")
-                     + ("; the others are over\n" if told < count else "\n"))
+def _say(cancelled: Sequence[SubmittedRun], count: int, others: Mapping[str, int], elsewhere: Sequence[RunFolder]
+         ) -> None:
+    jobs, told = ", ".join(run.job_id for run in cancelled), len(cancelled) + sum(others.values()) + len(elsewhere)
+    words = [f"cancelled {len(cancelled)} of {count} runs" + (f" (jobs {jobs})" if jobs else ""),
+             *(text.format(number) for text, number in others.items() if number),
+             *(["the others are over"] if told < count else [])]
+    sys.stdout.write("; ".join(words) + "\n")
     for folder in elsewhere:
         sys.stdout.write(f"{folder.path} is no job of Slurm: end it where it runs, by Ctrl-C or by SIGTERM to its "
                          "command\n")

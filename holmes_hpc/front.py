@@ -231,15 +231,23 @@ def _prints_settings(argv: Sequence[str]) -> bool:
 
 def _sweep(command: Command, jobs: _Jobs, configs: Sequence[DictConfig], words: Sequence[str], place: Path
            ) -> list[Outcome] | None:
-    """Check every job of a sweep, as its sweeper made it, and act for all together if the command can."""
+    """Check every job of a sweep, as its sweeper made it, and act for all together if the command can.
+
+    What concerns all of them is one message and ends the command: Hydra would show a traceback.
+    """
     if command.sweep is None:
         raise TypeError(f"the command {command.verb} has no sweep")
     jobs.started = True
     words = [redact(each) for each in words]
-    for config in configs:
-        check(config, cluster_required=command.cluster_required)
-    with text_as_yaml_reads_it():
-        outcomes = command.sweep(configs, words, place)
+    try:
+        for config in configs:
+            check(config, cluster_required=command.cluster_required)
+        with text_as_yaml_reads_it():
+            outcomes = command.sweep(configs, words, place)
+    except HolmesError as error:
+        raise SystemExit(report(command.verb, error)) from error
+    except OSError as error:
+        raise SystemExit(report_fault(command.verb, error)) from error
     if outcomes is not None:
         jobs.shown = True
         jobs.outcomes += zip(words, outcomes, strict=True)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from holmes_hpc.config.folders import default_runs_folder
 from holmes_hpc.errors import HolmesError
+from holmes_hpc.foreign import read_object
 from holmes_hpc.program import report, run_program
 from holmes_hpc.quoting import for_terminal
-from holmes_hpc.runs import RunFolder, read_result
+from holmes_hpc.runs import RunFolder, last_metrics, read_result
 from holmes_hpc.runs.files import read_json
 from holmes_hpc.runs.find import SWEEP_FILE, find_runs
+from holmes_hpc.runs.job import main_is_alive
 from holmes_hpc.runs.sweeps import sweep_named
-from holmes_hpc.submit.board import Board, Row, table, text
+from holmes_hpc.submit.board import Board, Row, planned_steps, table, text
 from holmes_hpc.submit.ending import failure
 from holmes_hpc.submit.job import submitted_run
 from holmes_hpc.submit.live import rows, show_until_over
@@ -46,10 +49,17 @@ def _show(arguments: argparse.Namespace) -> int:
     found = [run for folder in folders
              if (run := _submitted(folder)) and (arguments.runs or run.job_id != NOT_SUBMITTED)]
     missing = _to_be_submitted(arguments.runs, arguments.folder)
+    here = [folder for folder in folders if _submitted(folder) is None and folder.job_path.exists()]
     if not arguments.runs:
         found = sorted(found, key=_number)[-SHOWN:]
+    if arguments.runs:
+        for folder in here:
+            sys.stdout.write(f"{for_terminal(_on_a_machine(folder))}\n")
     if not found:
-        sys.stderr.write(f"holmes jobs: no run in {arguments.folder.absolute()} was submitted to Slurm\n")
+        if not (arguments.runs and (here or missing)):
+            sys.stderr.write(f"holmes jobs: no run in {arguments.folder.absolute()} was submitted to Slurm"
+                             f"{_of_machines(here)}\n")
+        _say_missing(missing)
         return 0
     watch, board = Watch(found), Board(_overrides(arguments.runs))
     if arguments.watch:
@@ -64,10 +74,35 @@ def _show(arguments: argparse.Namespace) -> int:
         folder = watched.run.folder
         if watched.run.job_id == NOT_SUBMITTED:
             sys.stdout.write(f"{folder.name}/{folder.id} was not submitted: {for_terminal(failure(watched))}\n")
+    _say_missing(missing)
+    return 0
+
+
+def _say_missing(missing: Mapping[Path, int]) -> None:
     for place, count in missing.items():
         sys.stdout.write(f"{count} of the runs of {place} are not submitted yet; `holmes sweep {place} --resume` "
                          "submits them, where no other command does\n")
-    return 0
+
+
+def _on_a_machine(folder: RunFolder) -> str:
+    """Return how a run is that is no job of Slurm."""
+    job, result, last = read_object(folder.job_path) or {}, read_result(folder), last_metrics(folder) or {}
+    steps = planned_steps(folder)
+    step = f"step {last.get('step', 0)}" + (f" of {steps}" if steps else "")
+    if result is not None:
+        state = f"{result['status']} at {step}"
+    elif main_is_alive(job) is False:
+        state = f"its command has ended without a word at {step}"
+    else:
+        state = f"at {step}" + (", going on" if main_is_alive(job) else f", as far as {socket.gethostname()} can know")
+    return (f"{folder.path} is no job of Slurm but a run of the machine {job.get('host')}: {state}; its logs: `holmes "
+            f"logs {folder.path}`")
+
+
+def _of_machines(here: Sequence[RunFolder]) -> str:
+    if not here:
+        return ""
+    return f"; {len(here)} ran on a machine without it, such as {here[-1].path}: name one to see it"
 
 
 def _to_be_submitted(names: Sequence[str], base: Path) -> dict[Path, int]:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holmes_hpc.config.folders import user_folder
-from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.errors import ConfigurationError, HolmesError, LaunchImpossibleError
 from holmes_hpc.foreign import ForeignError, read_text
 from holmes_hpc.paths import is_there
 from holmes_hpc.program import report, run_program
+from holmes_hpc.submit.controller import ask_controller
 from holmes_hpc.submit.inventory import Inventory, ask_slurm, read_saved
 from holmes_hpc.submit.site import describe_site
 
@@ -56,6 +57,10 @@ def _write(arguments: argparse.Namespace) -> int:
 
 def _inventory(arguments: argparse.Namespace) -> Inventory:
     if arguments.nodes is None:
+        controller = ask_controller()
+        if controller.partitions is None:
+            raise LaunchImpossibleError(f"Slurm tells nothing here: {controller.silence}. Ask on a login node, or give "
+                                        "by --nodes what `scontrol show node` printed there")
         return ask_slurm()
     try:
         topology = read_text(arguments.topology) if arguments.topology else None

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holmes_hpc import cli
 from holmes_hpc.cluster import read_cluster
 from holmes_hpc.cluster.slurm import read_allocation, read_place
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import LaunchImpossibleError
 from holmes_hpc.launch.slurm.in_allocation import allocation_command, step_environment
-from holmes_hpc.runs import RunFolder
+from holmes_hpc.runs import RunFolder, write_result
+from holmes_hpc.runs.job import describe_job
 from holmes_hpc.submit import Decision, commands, controller, decide_mode, patience
 from holmes_hpc.submit.controller import Controller, ask_controller
 from holmes_hpc.submit.mode import Probes
@@ -80,6 +85,8 @@ def test_without_slurm_the_cluster_is_emulated_and_the_reason_is_told(config: An
     assert decide(site_of(config), {}).mode == "emulated", "a site's own cluster too"
     unknown = decide(config, {}, partitions={"gpu", "cpu"})
     assert unknown.mode == "emulated", "a cluster that ships with us"
+    assert unknown.full_reason.count("lurm knows no partition ib, roce") == 1, unknown.full_reason
+    assert unknown.full_reason.count("not to Slurm") == unknown.reason.count("not to Slurm") == 1
     assert "Slurm knows no partition ib, roce; it knows cpu, gpu" in unknown.full_reason
     assert "gpu" not in unknown.reason and "knows no partition ib, roce" in unknown.reason, "one short line"
     assert decide(config, {}, namespaces=False).mode == "local"
@@ -230,3 +237,39 @@ def test_a_new_step_is_not_told_of_the_old_one() -> None:
     kept = step_environment({**STEP, **HET, "SLURM_CPU_BIND": "mask", "SLURM_MEM_PER_CPU": "100", "HOME": "/home/a"})
     assert kept.keys() >= {"SLURM_JOB_ID", "SLURM_HET_SIZE", "SLURM_JOB_NODELIST_HET_GROUP_0", "HOME"}
     assert not kept.keys() & {"SLURM_STEP_ID", "SLURM_NTASKS", "SLURM_CPU_BIND", "SLURM_MEM_PER_CPU", "SLURM_PROCID"}
+
+
+@pytest.mark.parametrize("module", ["launch.step", "submit.outcome", "submit.step_guard"])
+def test_modules_of_batch_scripts_say_what_they_want(module: str) -> None:
+    done = subprocess.run([sys.executable, "-m", f"holmes_hpc.{module}"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"usage: python -m holmes_hpc.{module} RUN_FOLDER") and done.stdout == ""
+
+
+def test_a_cluster_file_is_not_written_where_slurm_tells_nothing(machine: Path, tmp_path: Path,
+                                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["site", "ours", "--output", "-"]) == 2
+    assert "this machine has no Slurm" in capsys.readouterr().err
+    program(machine / "sinfo", "echo 'sinfo: error: resolve_ctls_from_dns_srv: res_nsearch error' >&2\n"
+                               "echo 'sinfo: fatal: Could not establish a configuration source' >&2; exit 1")
+    assert cli.run(["site", "ours", "--output", "-"]) == 2
+    told = capsys.readouterr()
+    assert len(told.err.splitlines()) == 1 and told.out == ""
+    assert "set SLURM_CONF" in told.err and "--nodes" in told.err
+
+
+def test_a_run_of_this_machine_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder.create(tmp_path / "runs", "laptop", {"config.yaml": "train: {steps: 9}\n",
+                                                            "job.json": json.dumps(describe_job(emulated=True))})
+    folder.append_metrics({"step": 4, "loss": 3.0})
+    assert cli.run(["jobs", "laptop"]) == 0
+    told = capsys.readouterr()
+    assert f"{folder.path} is no job of Slurm but a run of the machine " in told.out and told.err == ""
+    assert ": at step 4 of 9, going on; its logs: `holmes logs " in told.out
+    assert cli.run(["jobs"]) == 0
+    assert "1 ran on a machine without it" in capsys.readouterr().err
+    write_result(folder, "completed", error=None, emulated=True)
+    assert cli.run(["jobs", str(folder.path)]) == 0
+    assert ": completed at step 4 of 9; its logs" in capsys.readouterr().out

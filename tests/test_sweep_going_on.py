@@ -185,7 +185,7 @@ def test_an_interrupted_sweep_goes_on_by_the_same_command_and_none_is_submitted_
     queued = (4 if taken else 0) if one else (3 if taken else 2)
     assert f"{queued} of its 4 runs are submitted" in caplog.text
     assert ("are not submitted yet" in caplog.text) == (queued < 4)
-    assert "`holmes cancel " in caplog.text
+    assert ("`holmes cancel " in caplog.text) == (queued > 0)
     (tmp_path / "runs" / "sweeps" / "two").mkdir()
     outcomes = sweep(*wanted, tmp_path / "runs" / "sweeps" / "two")
     assert outcomes == [(0, None)] * 4
@@ -236,12 +236,47 @@ def test_a_sweep_is_shown_and_cancelled_before_all_of_it_is_submitted(
     assert capsys.readouterr().out == "cancelled 2 of 4 runs (jobs 1, 2); 2 more are not submitted\n"
     assert (slurm / "cancelled").read_text() == "2 1\n", "those that wait for others first"
     assert cli.run(["cancel", "one", "--folder", str(tmp_path / "runs")]) == 0
-    assert capsys.readouterr().out == "cancelled 0 of 4 runs; the others are over\n"
+    assert capsys.readouterr().out == "cancelled 0 of 4 runs; 2 were never submitted; the others are over\n"
     assert cli.run(["cancel", "nothing"]) == 2
     ending_as_they_come(slurm, monkeypatch)
     assert cli.run(["sweep", "one", "--resume"]) == 0
     assert (sweep_named("one", tmp_path / "runs") or Sweep(place, [], "")).completed
     assert cli.run(["sweep", "nothing", "--resume"]) == 2
+
+
+def test_a_sweep_of_which_nothing_was_submitted_is_not_said_to_be_over(
+        slurm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "runs" / "sweeps" / "one"
+    with monkeypatch.context() as patch, caplog.at_level(logging.INFO), pytest.raises(SystemExit):
+        interrupted_at(1, patch, taken=False)
+        sweep(*configs(3, "mixed"), place)
+    assert "0 of its 3 runs are submitted" in caplog.text
+    assert "holmes cancel" not in caplog.text and f"`holmes sweep {place} --resume`" in caplog.text
+    assert cli.run(["cancel", str(place)]) == 0
+    assert capsys.readouterr().out == "cancelled 0 of 3 runs; 3 more are not submitted\n"
+    assert cli.run(["cancel", str(place)]) == 0
+    assert capsys.readouterr().out == "cancelled 0 of 3 runs; 3 were never submitted\n"
+
+
+@pytest.mark.parametrize("further", [[], ["launch.dry_run=true"]])
+def test_a_sweep_of_which_a_part_can_be_submitted_is_refused_in_one_message(
+        slurm: Path, capfd: pytest.CaptureFixture[str], further: list[str]) -> None:
+    assert cli.run(["train", "-m", "+cluster=mixed,laptop", *further]) == 2
+    told = capfd.readouterr().err
+    assert "1 of the 2 runs go to Slurm, but not `+cluster=laptop" in told
+    assert "Traceback" not in told and "HYDRA_FULL_ERROR" not in told, told
+    assert not submitted_jobs(slurm)
+
+
+@pytest.mark.parametrize("sweeping", [[], ["-m", "train.seed=1,2"]])
+def test_variables_that_would_choose_for_every_group_are_refused_at_the_submission(
+        slurm: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, sweeping: list[str]) -> None:
+    monkeypatch.setenv("NCCL_NET", "Socket")
+    assert cli.run(["train", *sweeping, "+cluster=mixed", "launch.wait=false"]) == 2
+    told = capfd.readouterr().err
+    assert "in the environment of this command, which the ranks get: NCCL_NET=Socket is set" in told
+    assert not submitted_jobs(slurm) and not list(slurm.parent.glob("runs/mixed/*"))
 
 
 def test_a_window_of_jobs_goes_on_where_it_was(slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

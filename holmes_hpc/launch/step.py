@@ -18,11 +18,14 @@ def main(arguments: list[str]) -> int:
     from pathlib import Path
 
     from holmes_hpc.cluster.slurm.step import read_step
-    from holmes_hpc.errors import HolmesError
+    from holmes_hpc.errors import WRONG, HolmesError
     from holmes_hpc.redaction import RedactingFormatter
     from holmes_hpc.runs import RunFolder, Start
     from holmes_hpc.submit.log_causes import NOT_SEEN
 
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m holmes_hpc.launch.step RUN_FOLDER; srun starts it in a job's batch script\n")
+        return WRONG
     folder = RunFolder(Path(arguments[0]))
     if not folder.path.is_dir():
         node = os.environ.get("SLURMD_NODENAME", "this node")

@@ -124,8 +124,7 @@ class _Work:
             lanes = Lanes(self._max_jobs, self._ends_of_lanes()) if self._max_jobs else None
             self._submitter = Submitter(wanted, self._sweep.place, lanes)
             self._submit_more()
-        LOG.info("submitted %d jobs; %s", sum(run.job_id != NOT_SUBMITTED for run in self._submitted.values()),
-                 self._later())
+        LOG.info("submitted %d jobs; %s", self._queued(), self._later())
 
     def follow(self, *, wait: bool) -> None:
         """Show the table, until all are over where `wait`, and submit the rest as jobs end."""
@@ -159,9 +158,9 @@ class _Work:
         with suppress(HolmesError):
             self._sweep.save()
         open_runs = len(self._configs) - len(self._submitted) - len(self.outcomes.keys() - self._submitted.keys())
-        queued = sum(run.job_id not in (NOT_SUBMITTED, NOT_YET) for run in self._submitted.values())
-        LOG.warning("%s: no longer following the sweep in %s. %d of its %d runs are submitted, and go on%s; %s",
-                    signal_name, self._sweep.place, queued, len(self._configs),
+        queued = self._queued()
+        LOG.warning("%s: no longer following the sweep in %s. %d of its %d runs are submitted%s%s; %s",
+                    signal_name, self._sweep.place, queued, len(self._configs), ", and go on" if queued else "",
                     f"; {open_runs} are not submitted yet" if open_runs else "",
                     self._ways_on() if open_runs else self._later())
         if open_runs:
@@ -232,7 +231,13 @@ class _Work:
     def _waiting(self) -> list[int]:
         return self._submitter.waiting if self._submitter else []
 
+    def _queued(self) -> int:
+        """Return how many runs have a job."""
+        return sum(run.job_id not in (NOT_SUBMITTED, NOT_YET) for run in self._submitted.values())
+
     def _later(self) -> str:
+        if not self._queued():
+            return f"`holmes jobs {self._sweep.place}` shows the sweep"
         return (f"`holmes jobs {self._sweep.place}` shows them, with --watch until all are over; cancel them: `holmes "
                 f"cancel {self._sweep.place}`")
 

@@ -15,6 +15,7 @@ from holmes_hpc.cluster import ClusterDescription, read_cluster
 from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.errors import ConfigurationError, LaunchImpossibleError
 from holmes_hpc.launch.in_turn import run_in_turn
+from holmes_hpc.launch.slurm.travelling import check_travelling
 from holmes_hpc.launch.submitting import Outcome, run_sweep
 from holmes_hpc.runs.sweep_record import RECORD
 from holmes_hpc.runs.sweeps import Sweep, find_sweep, fingerprint
@@ -30,6 +31,8 @@ def sweep(configs: Sequence[Any], words: Sequence[str], place: Path) -> list[Out
     """
     clusters = [read_cluster(config.cluster) for config in configs]
     where = _where(configs, clusters, words)
+    if where == "slurm":
+        _check_travelling(configs, clusters)
     if any(config.launch.dry_run for config in configs):
         return None
     words = distinguishing(words)
@@ -64,6 +67,7 @@ def resume_sweep(place: Path, *, wait: bool = True) -> list[Outcome]:
     where = _where(configs, clusters, begun.words)
     if where != "slurm":
         raise LaunchImpossibleError(f"a sweep goes on where it was submitted; a run would go here: {where}")
+    _check_travelling(configs, clusters)
     return run_sweep(begun, configs, clusters, wait=wait, max_jobs=configs[0].launch.max_jobs)
 
 
@@ -88,6 +92,11 @@ def _where(configs: Sequence[Any], clusters: Sequence[ClusterDescription], words
     if "slurm" not in modes or len(modes) == 1:
         return decisions[0].mode
     raise LaunchImpossibleError(_unlike(decisions, words))
+
+
+def _check_travelling(configs: Sequence[Any], clusters: Sequence[ClusterDescription]) -> None:
+    for config, cluster in zip(configs, clusters, strict=True):
+        check_travelling(config, cluster, os.environ, submitted=True)
 
 
 def _unlike(decisions: Sequence[Decision], words: Sequence[str]) -> str:

@@ -26,6 +26,7 @@ from holmes_hpc.launch.node.node_report import read_node
 from holmes_hpc.launch.slurm.in_allocation import run_as_rank, run_in_allocation
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
 from holmes_hpc.launch.slurm.run import show_dry_run, submit_and_follow
+from holmes_hpc.launch.slurm.travelling import check_travelling
 from holmes_hpc.planner import bind, for_library, plan, render, search_progress
 from holmes_hpc.planner.telling.describe import in_a_line
 from holmes_hpc.runs import RunFolder, describe_job, heal, read_result
@@ -60,6 +61,8 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
     if decision.mode == "rank":
         run_as_rank(config, cluster)
     check_before(config)
+    if decision.mode in ("slurm", "srun"):
+        check_travelling(config, cluster, os.environ, submitted=decision.mode == "slurm")
     here = decision.mode in ("emulated", "local")
     library = (backend_here(str(config.launch.backend), decision.mode, cluster, read_node("here").gpus) if here
                else None)

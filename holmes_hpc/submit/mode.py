@@ -23,20 +23,26 @@ _LONGER = "launch.dry_run=true says more"
 
 @dataclass(frozen=True)
 class Decision:
-    """The mode and a short line that says why; `not_slurm` says at length why `auto` did not choose Slurm.
+    """The mode and where that is; why `auto` did not choose Slurm is said in a few words and at length.
 
     `rank`: this process is one rank of a step that srun started; `srun`: start a step in the allocation that this
     process runs in; `slurm`: submit; `emulated` and `local`: here.
     """
 
     mode: str
-    reason: str
+    where: str
     not_slurm: str = ""
+    not_slurm_in_short: str = ""
+
+    @property
+    def reason(self) -> str:
+        """A short line that says where, and why not to Slurm where that may surprise."""
+        return f"{self.where}{self.not_slurm_in_short}"
 
     @property
     def full_reason(self) -> str:
         """The reason with all that is known."""
-        return f"{self.reason}; not to Slurm: {self.not_slurm}" if self.not_slurm else self.reason
+        return f"{self.where}; not to Slurm: {self.not_slurm}" if self.not_slurm else self.where
 
 
 @dataclass(frozen=True)
@@ -70,15 +76,15 @@ def decide_mode(config: Any, cluster: ClusterDescription, environment: Mapping[s
         if decision.mode != "none":
             return decision
         if wanted == "slurm":
-            raise LaunchImpossibleError(f"launch.mode=slurm is impossible here: {decision.reason}; "
+            raise LaunchImpossibleError(f"launch.mode=slurm is impossible here: {decision.where}; "
                                         "use launch.mode=auto, emulated or local")
-        short, why = decision.not_slurm, decision.reason
+        short, why = decision.not_slurm_in_short, decision.where
     available, reason = probes.namespaces()
     if available:
-        return Decision("emulated", f"emulated cluster on this machine (network namespaces){short}", why)
+        return Decision("emulated", "emulated cluster on this machine (network namespaces)", why, short)
     if wanted == "emulated":
         raise LaunchImpossibleError(f"launch.mode=emulated is impossible here: {reason}; or use launch.mode=local")
-    return Decision("local", f"plain local processes, NICs are not emulated: {reason}{short}", why)
+    return Decision("local", f"plain local processes, NICs are not emulated: {reason}", why, short)
 
 
 def _slurm(config: Any, cluster: ClusterDescription, environment: Mapping[str, str], probes: Probes) -> Decision:
@@ -92,7 +98,7 @@ def _slurm(config: Any, cluster: ClusterDescription, environment: Mapping[str, s
             return Decision("srun", f"a step inside the allocation {environment['SLURM_JOB_ID']}")
     decision = _submission(config, probes)
     if too_small and decision.mode == "slurm":
-        return Decision("slurm", f"{decision.reason}, as a job of its own: {too_small}")
+        return Decision("slurm", f"{decision.where}, as a job of its own: {too_small}")
     return decision
 
 
@@ -112,7 +118,7 @@ def _submission(config: Any, probes: Probes) -> Decision:
     if shipped and not _known(controller).intersection(wanted):
         return decision
     raise LaunchImpossibleError(
-        f"{decision.reason}. {config.cluster.name} is not played on this machine unasked, since it has Slurm and may "
+        f"{decision.where}. {config.cluster.name} is not played on this machine unasked, since it has Slurm and may "
         "be a login node that others use; launch.mode=emulated asks for it")
 
 
@@ -122,7 +128,7 @@ def _of_controller(controller: Controller, wanted: Mapping[str, str]) -> Decisio
     if controller.partitions is None:
         asked = f", so whether Slurm has the partitions {listed} is not known" if wanted else ""
         return Decision("none", f"no Slurm controller answers: {controller.silence}{asked}",
-                        f"; not to Slurm: {controller.short} ({_LONGER})")
+                        not_slurm_in_short=f"; not to Slurm: {controller.short} ({_LONGER})")
     if not wanted:
         return Decision("none", _NO_PARTITION)
     unknown = sorted(wanted.keys() - controller.partitions)
@@ -131,7 +137,7 @@ def _of_controller(controller: Controller, wanted: Mapping[str, str]) -> Decisio
     settings = ", ".join(f"cluster.partitions.{wanted[name]}.partition" for name in unknown)
     return Decision("none", f"Slurm knows no partition {', '.join(unknown)}; it knows "
                             f"{', '.join(sorted(controller.partitions))}; set {settings}",
-                    f"; not to Slurm, which knows no partition {', '.join(unknown)} ({_LONGER})")
+                    not_slurm_in_short=f"; not to Slurm, which knows no partition {', '.join(unknown)} ({_LONGER})")
 
 
 def _known(controller: Controller) -> frozenset[str]:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from holmes_hpc.errors import FAILED, PREEMPTED
+from holmes_hpc.errors import FAILED, PREEMPTED, WRONG
 from holmes_hpc.foreign import read_object
 from holmes_hpc.runs import RunFolder, Start, read_result, write_result
 from holmes_hpc.runs.files import read_json
@@ -32,6 +32,10 @@ MOST_FRUITLESS_STARTS = 5
 
 def main(arguments: Sequence[str]) -> int:
     """End the run in the folder `arguments[0]` whose step ended with status `arguments[1]`; return the status."""
+    if len(arguments) < 2:
+        sys.stderr.write("usage: python -m holmes_hpc.submit.outcome RUN_FOLDER STATUS_OF_SRUN [--requeue]; a job's "
+                         "batch script ends with it\n")
+        return WRONG
     folder, step_status, may_requeue = RunFolder(Path(arguments[0])), arguments[1], "--requeue" in arguments[2:]
     if not folder.path.is_dir():  # and so this script's log is nowhere either
         sys.stdout.write(f"holmes_hpc: {NOT_SEEN.format(node=socket.gethostname(), folder=folder.path)}\n")

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from holmes_hpc.cluster.slurm import SlurmOutputError, read_allocation
-from holmes_hpc.errors import HolmesError
+from holmes_hpc.errors import WRONG, HolmesError
 from holmes_hpc.runs import RunFolder, Start
 from holmes_hpc.runs.life import Life
 from holmes_hpc.runs.lookout import Lookout
@@ -95,13 +95,18 @@ def start_prefix(environment: Mapping[str, str]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Look until the shell has no srun any more, or end that; return 0."""
-    folder, shell = RunFolder(Path(arguments[0])), int(arguments[1])
+    """Look until the shell has no srun any more, or end that; return 0, or 2 for arguments that are wrong."""
+    try:
+        folder, shell, *rest = RunFolder(Path(arguments[0])), int(arguments[1]), *map(float, arguments[2:3])
+    except (IndexError, ValueError):
+        sys.stderr.write("usage: python -m holmes_hpc.submit.step_guard RUN_FOLDER PID_OF_THE_SHELL [SECONDS]; a job's "
+                         "batch script starts it beside srun\n")
+        return WRONG
     try:
         prefix = start_prefix(os.environ)
     except SlurmOutputError:
         return 0
-    guard = StepGuard(folder, prefix, float(arguments[2]) if len(arguments) > 2 else END_SECONDS, say=_say)
+    guard = StepGuard(folder, prefix, rest[0] if rest else END_SECONDS, say=_say)
     hang_seconds = Limits.of_folder(folder).checkpoint_seconds
     lookout = Lookout(guard.look, LOOK_SECONDS)
     lookout.start()

@@ -72,9 +72,17 @@ def prepare_environment(kind: BackendKind, node: Node, environment: MutableMappi
     """
     if kind.environment is None:
         return
-    told = importlib.import_module(kind.environment).node_environment(node.hca, node.gid_index, node.interface)
+    told = told_of_node(kind, node)
     check_environment(kind, {name: value for name, value in environment.items() if name not in told}, fabrics)
     environment.update(told)
+
+
+def told_of_node(kind: BackendKind, node: Node) -> dict[str, str]:
+    """Return the variables by which the ranks of a node are told what the cluster file says of it."""
+    if kind.environment is None:
+        return {}
+    module = importlib.import_module(kind.environment)
+    return dict(module.node_environment(node.hca, node.gid_index, node.interface))
 
 
 def _preferred(*, has_gpus: bool) -> BackendKind:
