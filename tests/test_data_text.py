@@ -112,7 +112,8 @@ def open_and_count(root, log, no_locks, barrier):
 
     tokenise, cache.tokenise = cache.tokenise, slow
     if no_locks:
-        cache.fcntl = type("NoLocks", (), {"flock": staticmethod(no_lock), "LOCK_EX": fcntl.LOCK_EX})
+        cache.fcntl = type("NoLocks", (), {"flock": staticmethod(no_lock), "LOCK_EX": fcntl.LOCK_EX,
+                                          "LOCK_NB": fcntl.LOCK_NB})
     barrier.wait()
     Path(log).with_name(f"found-{os.getpid()}").write_text(open_text(root).fingerprint())
 

@@ -114,6 +114,44 @@ def test_what_comes_before_the_first_step_has_the_time_of_a_start(run: Watched) 
     assert "train.start_timeout_seconds=100" in (run.look(1) or "")
 
 
+def test_data_may_be_prepared_for_hours_as_long_as_it_gets_on(run: Watched) -> None:
+    """Each minute a line says how far it is."""
+    for minute in range(10):
+        doing = Doing(0, f"tokenising data at {minute}.0 of 10.0 MiB of docs")
+        waiting = Doing(0, f"waiting for data, which another process makes ready: {doing.action}")
+        for _ in range(60):
+            run.beat(1, doing=doing, seconds=30)
+            run.beat(0, 2, doing=waiting, seconds=30)
+            assert run.look(1) is None
+    assert run.said[:2] == ["rank 1 on node ib-1: tokenising data at 0.0 of 10.0 MiB of docs",
+                            "rank 1 on node ib-1: tokenising data at 1.0 of 10.0 MiB of docs"] and len(run.said) == 10
+
+
+def test_data_that_is_prepared_no_further_has_the_time_of_a_start_and_who_does_it_is_named(run: Watched) -> None:
+    for rank, words in ((0, "meeting the other ranks: rank 2"), (1, "waiting for data, which another process makes"),
+                        (2, "tokenising data at 1.5 of 10.0 MiB of a, b")):
+        run.beat(rank, doing=Doing(0, words), seconds=120)
+    cause = run.look(1) or ""
+    assert cause.startswith("rank 2 on node roce-0 has been tokenising data at 1.5 of 10.0 MiB of a, b for 120 s "
+                            "(train.start_timeout_seconds=100), and so have ranks 0, 1 (all ranks); "), cause
+
+
+def test_a_rank_that_is_silent_before_the_first_step_has_the_time_of_a_start(run: Watched) -> None:
+    run.beat(0, 1, 2, doing=Doing(0, "opening data"))
+    assert run.pass_by(100, 0, 1, doing=Doing(0, "meeting the other ranks: rank 2")) is None
+    cause = run.pass_by(20, 0, 1, doing=Doing(0, "meeting the other ranks: rank 2")) or ""
+    assert cause.startswith("rank 2 on node roce-0 has given no sign of life for 117 s, last seen in step 0, opening "
+                            "data (train.start_timeout_seconds=100); look at that node")
+
+
+@pytest.mark.parametrize("words", ["ä" * 3000, "\U0001f600" * 3000, '"' * 3000, "\ud800" * 500])
+def test_a_beat_of_long_words_is_cut_and_stays_one(tmp_path: Path, words: str) -> None:
+    folder = RunFolder.create(tmp_path, "mixed")
+    write_beat(folder, 0, Beat.of(7, Doing(0, words, 1, words), 1.0, beside=words, links={words: words}))
+    beat = read_beat(folder.beat_path(0))
+    assert beat is not None and beat.number == 7 and beat.action.endswith("...") and len(beat.action) >= 30
+
+
 def test_ranks_without_a_first_sign_have_the_time_of_a_start_and_of_loading_libraries(tmp_path: Path) -> None:
     now = [0.0]
     supervisor = Supervisor(RunFolder.create(tmp_path, "mixed"), NODES, LIMITS, print, clock=lambda: now[0])

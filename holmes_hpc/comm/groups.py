@@ -18,6 +18,7 @@ from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.errors import ConfigurationError, NetworkError
 from holmes_hpc.values import Group, Plan
 from holmes_hpc.values.backend_kinds import GLOO
+from holmes_hpc.values.doing import CONNECTING
 
 Progress = Callable[[int, int, str], None]
 
@@ -32,7 +33,8 @@ class Communicator:
     """
 
     def __init__(
-        self, plan: Plan, rank: int, world: ProcessGroup, backend: Backend, train_timeout: timedelta
+        self, plan: Plan, rank: int, world: ProcessGroup, backend: Backend, train_timeout: timedelta,
+        activity: Activity | None = None,
     ) -> None:
         self.plan = plan
         self.rank = rank
@@ -41,7 +43,7 @@ class Communicator:
         self.backend = backend
         self.device = backend.device
         self.train_timeout = train_timeout
-        self.activity = Activity()
+        self.activity = activity or Activity()
         self._groups: dict[int, ProcessGroup] = {0: world}
         self._index: dict[ProcessGroup, int] = {world: 0}
         self._reverse: dict[ProcessGroup, ProcessGroup] = {}
@@ -146,13 +148,14 @@ def connect(
     *,
     gloo_threads: int = 2,
     device: torch.device | None = None,
+    activity: Activity | None = None,
 ) -> Communicator:
     """Build and warm up every group of the plan; all ranks call it with the same plan.
 
     Every rank walks the groups in the plan's order, so that no two ranks wait for each other. Timeouts are in
     seconds: the first holds until a group has proved to work, the second afterwards. `progress(done, total,
     text)` is called before the first group and after each one. `device` is the rank's GPU, for
-    backends that need one.
+    backends that need one. `activity` is what the rank does, to go on with.
 
     Raises NetworkError that names the group which cannot connect, ConfigurationError for an unknown backend.
     """
@@ -163,14 +166,20 @@ def connect(
     gloo = open_gloo(node)
     maker: Backend = gloo if backend == gloo.name else open_backend(backend, node)
     _check_networks(plan, maker)
-    report = progress or (lambda done, total, text: None)
+    activity = activity or Activity()
+
+    def report(done: int, total: int, text: str) -> None:
+        activity.begin(f"{CONNECTING} process groups, {done} of {total} are")
+        if progress is not None:
+            progress(done, total, text)
+
     total = sum(len(group.ranks) > 1 for group in plan.groups[1:]) + 1
     report(0, total, _short(plan.groups[0]))
     with _starting(plan, plan.groups[0], gloo, rank, start):
         world = gloo.start_world(store, rank, world_size, plan.groups[0].network, start)
         dist.all_reduce(torch.zeros(1), group=world)
         gloo.set_timeout(world, train)
-    communicator = Communicator(plan, rank, world, maker, train)
+    communicator = Communicator(plan, rank, world, maker, train, activity)
     done = 1
     report(done, total, _short(plan.groups[0]))
     for index, group in enumerate(plan.groups[1:], start=1):

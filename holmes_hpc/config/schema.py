@@ -195,7 +195,7 @@ class Train:
     resume_schedule: str = setting("keep", "where optimizer.decay_steps is null, a resume keeps the length of the "
                                            "checkpoint's learning-rate schedule, or takes train.steps (new)",
                                    valid=("keep", "new"))
-    start_timeout_seconds: float = setting(300.0, "longest wait while process groups are built", above=0, maximum=1e6)
+    start_timeout_seconds: float = setting(300.0, "longest wait at the start without progress", above=0, maximum=1e6)
     timeout_seconds: float = setting(120.0, "longest wait for another rank while training, longest silence of a rank, "
                                             "and longest time for one action or the data of a step", above=0,
                                      maximum=1e6)

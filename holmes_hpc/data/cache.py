@@ -13,12 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from holmes_hpc.data.settings import SourceSettings
-from holmes_hpc.data.text import spelled_in_words, text_files, tokenise
+from holmes_hpc.data.telling import Portion, Tell, read_words, silent, write_words
+from holmes_hpc.data.text import size_of, spelled_in_words, text_files, tokenise
 from holmes_hpc.data.token_file import SUFFIX, TokenFileWriter, read_token_file
 from holmes_hpc.data.tokenizer import Tokenizer, load_tokenizer
 from holmes_hpc.data.tokens import Tokens, readable
 from holmes_hpc.errors import DataError
 from holmes_hpc.runs.private import replace_file
+from holmes_hpc.values.doing import AWAITING_DATA
 
 _LOG = logging.getLogger(__name__)
 # Part of every name: raise it when the same text and tokenizer would give other tokens.
@@ -26,15 +28,16 @@ _RECIPE = 2
 _ABANDONED_SECONDS = 24 * 3600
 _CHUNK_BYTES = 1 << 22
 _SPELLED = ".spelled"
+_LOCK_POLL_SECONDS = 0.1
 
 
-def read_text(settings: SourceSettings, vocab_size: int) -> Tokens:
+def read_text(settings: SourceSettings, vocab_size: int, tell: Tell = silent) -> Tokens:
     """Return the tokens of a folder of text, from the cache or after putting them there.
 
     Of the processes that need the same tokens one makes them and the others wait; where the file system has no locks
-    each makes them, and the last puts the same content in place of the others'. Raises ConfigurationError when the
-    package `tokenizers` is missing; DataError for a model with too small a vocabulary, text that is missing, unreadable
-    or not UTF-8, and a cache that cannot be written.
+    each makes them, and the last puts the same content in place of the others'. `tell` hears how far that is, of
+    those that wait as well. Raises ConfigurationError when the package `tokenizers` is missing; DataError for a model
+    with too small a vocabulary, text that is missing, unreadable or not UTF-8, and a cache that cannot be written.
     """
     tokenizer = load_tokenizer(settings.tokenizer, settings.end_of_document, settings.key("tokenizer"),
                                settings.key("end_of_document"), control=settings.special_tokens == "control")
@@ -46,14 +49,14 @@ def read_text(settings: SourceSettings, vocab_size: int) -> Tokens:
     with _writable(settings.cache):
         settings.cache.mkdir(parents=True, exist_ok=True)
         listing = _listing(settings, files)
-        with _lock(settings.cache / f"{listing}.lock"):
-            content = _content(settings, files, settings.cache / f"{listing}.content")
+        with _lock(settings.cache / f"{listing}.lock", tell) as heard:
+            content = _content(settings, files, settings.cache / f"{listing}.content", heard)
             name = _digest(_RECIPE, content, tokenizer.identity.hex(), tokenizer.end_of_document,
                            settings.special_tokens)
-            return _tokens(settings, files, tokenizer, settings.cache / (name + SUFFIX))
+            return _tokens(settings, files, tokenizer, settings.cache / (name + SUFFIX), heard)
 
 
-def _tokens(settings: SourceSettings, files: Sequence[Path], tokenizer: Tokenizer, path: Path) -> Tokens:
+def _tokens(settings: SourceSettings, files: Sequence[Path], tokenizer: Tokenizer, path: Path, tell: Tell) -> Tokens:
     """Return the tokens that `path` keeps; make it first where it is missing or damaged."""
     cached = replace(settings, path=str(path))
     if path.exists():
@@ -64,7 +67,7 @@ def _tokens(settings: SourceSettings, files: Sequence[Path], tokenizer: Tokenize
     _remove_abandoned(path)
     _LOG.info("making the tokens of %d files of %s: %s", len(files), settings.path, path)
     with TokenFileWriter(path, tokenizer.vocab_size, tokenizer.identity) as writer:
-        tokenise(settings, files, tokenizer, writer)
+        tokenise(settings, files, tokenizer, writer, tell)
     # Kept beside the tokens, as whoever makes them is not the rank that speaks, and later runs only read them.
     replace_file(path.with_suffix(_SPELLED),
                  spelled_in_words(tokenizer, settings.special_tokens, settings.key("special_tokens")))
@@ -86,17 +89,19 @@ def _listing(settings: SourceSettings, files: Sequence[Path]) -> str:
     return _digest(states)
 
 
-def _content(settings: SourceSettings, files: Sequence[Path], record: Path) -> str:
+def _content(settings: SourceSettings, files: Sequence[Path], record: Path, tell: Tell) -> str:
     """Return a digest of the files' content, which `record` keeps: large data is not read at every start."""
     with suppress(FileNotFoundError):
         if known := record.read_text(encoding="ascii"):
             return known
     digest = hashlib.sha256()
+    portion = Portion(tell, "reading data", size_of(settings, files), str(settings.path))
     for file in files:
         with readable(settings, file), file.open("rb") as stream:
             inner = hashlib.sha256()
             while chunk := stream.read(_CHUNK_BYTES):
                 inner.update(chunk)
+                portion.add(len(chunk))
         digest.update(inner.digest())
     replace_file(record, digest.hexdigest())
     return digest.hexdigest()
@@ -107,13 +112,41 @@ def _digest(*values: object) -> str:
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold a lock that ends with the process; go on without it where the file system has none."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    with os.fdopen(descriptor, "a") as file:
+def _lock(path: Path, tell: Tell) -> Iterator[Tell]:
+    """Hold a lock that ends with the process; go on without it where the file system has none.
+
+    Yields what takes how far the work is: `tell` hears of it, and so does that of each process that waits for the lock.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+    def heard(words: str) -> None:
+        tell(words)
         with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+            write_words(descriptor, words)
+
+    try:
+        _take_lock(descriptor, tell)
+        yield heard
+    finally:
+        os.close(descriptor)
+
+
+def _take_lock(descriptor: int, tell: Tell) -> None:
+    """Wait for a lock, and tell meanwhile what its holder says of its work."""
+    told = None
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            words = read_words(descriptor)
+            if words != told:
+                told = words
+                tell(f"{AWAITING_DATA}, which another process makes ready" + (f": {words}" if words else ""))
+            time.sleep(_LOCK_POLL_SECONDS)
+            continue
+        except OSError:
+            pass  # a file system without locks
+        return
 
 
 def _remove_abandoned(path: Path) -> None:

@@ -17,6 +17,7 @@ from holmes_hpc.data.mapped import refuse_shrunk
 from holmes_hpc.data.order import Dealer, drawn_sources, epoch_windows, offset_words
 from holmes_hpc.data.settings import sources_of
 from holmes_hpc.data.sources import Source, check_tokenizers, open_source
+from holmes_hpc.data.telling import Tell, silent
 from holmes_hpc.data.tokens import TokenArray
 
 # 2^64 divided by the golden ratio: multiples of it, modulo 2^64, are spread evenly however many are taken.
@@ -130,14 +131,14 @@ class Dataset:
         return batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
 
 
-def open_dataset(data_config: Any, architecture: Architecture) -> Dataset:
-    """Open the data that `config.data` names, and check it.
+def open_dataset(data_config: Any, architecture: Architecture, tell: Tell = silent) -> Dataset:
+    """Open the data that `config.data` names, and check it; `tell` hears of what takes long.
 
     Raises ConfigurationError for a kind that does not work, a missing `data.path`, or a vocabulary too small
     for bytes; DataError for data that is missing or unusable.
     """
     named = sources_of(data_config)
-    sources = tuple(open_source(settings, architecture.vocab_size) for settings, _ in named)
+    sources = tuple(open_source(settings, architecture.vocab_size, tell) for settings, _ in named)
     dataset = Dataset(sources, tuple(weight for _, weight in named), architecture.sequence_length,
                       architecture.vocab_size, str(data_config.order))
     dataset.check()

@@ -16,6 +16,7 @@ from holmes_hpc.data.flat import NPY_MAGIC, read_flat, read_npy
 from holmes_hpc.data.megatron import MAGIC as MEGATRON_MAGIC
 from holmes_hpc.data.megatron import read_megatron
 from holmes_hpc.data.settings import SourceSettings
+from holmes_hpc.data.telling import Tell, silent
 from holmes_hpc.data.token_types import capacity
 from holmes_hpc.data.tokenizer import ByteTokenizer
 from holmes_hpc.data.tokens import TokenArray, Tokens, file_size, read_bytes
@@ -122,8 +123,8 @@ class Source:
                 yield window.tobytes()
 
 
-def open_source(settings: SourceSettings, vocab_size: int) -> Source:
-    """Open a source of any kind; `vocab_size` is the model's.
+def open_source(settings: SourceSettings, vocab_size: int, tell: Tell = silent) -> Source:
+    """Open a source of any kind; `vocab_size` is the model's, and `tell` hears of what takes long.
 
     Raises ConfigurationError for an unknown kind or a missing setting, DataError for data that is missing or malformed.
     """
@@ -134,12 +135,14 @@ def open_source(settings: SourceSettings, vocab_size: int) -> Source:
                 f"fewer. Set model.vocab_size to at least {python_docs.VOCAB_SIZE}, or data.name=tokens.")
         training, validation = python_docs.read_python_docs()
         return Source(settings.label, training, validation, python_docs.VOCAB_SIZE, ByteTokenizer.identity)
-    if settings.kind in _READERS:
+    if settings.kind == "text":
+        tokens = read_text(settings, vocab_size, tell)
+    elif settings.kind in _READERS:
         tokens = _READERS[settings.kind](settings, vocab_size)
     elif settings.kind in SOURCES:
         tokens = read_added(settings, SOURCES[settings.kind])
     else:
-        raise unknown(SOURCES, settings.kind, ("python_docs", *_READERS))
+        raise unknown(SOURCES, settings.kind, ("python_docs", "text", *_READERS))
     count = len(tokens.array)
     border = count - int(count * settings.validation_fraction)
     return Source(settings.label, tokens.array[:border], tokens.array[border:], tokens.vocab_size, tokens.tokenizer,
@@ -166,7 +169,6 @@ def _read_tokens(settings: SourceSettings, vocab_size: int) -> Tokens:
 _READERS: dict[str, Callable[[SourceSettings, int], Tokens]] = {
     "tokens": _read_tokens,
     "megatron": read_megatron,
-    "text": read_text,
 }
 
 

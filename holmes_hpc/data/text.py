@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy
 
 from holmes_hpc.data.settings import SourceSettings
+from holmes_hpc.data.telling import Portion, Tell, silent
 from holmes_hpc.data.token_file import TokenFileWriter
 from holmes_hpc.data.tokenizer import Tokenizer
 from holmes_hpc.data.tokens import nearby, readable
@@ -51,8 +52,13 @@ def text_files(settings: SourceSettings) -> list[Path]:
     return sorted(found, key=lambda path: path.relative_to(root).parts)
 
 
-def tokenise(settings: SourceSettings, files: Sequence[Path], tokenizer: Tokenizer, writer: TokenFileWriter) -> None:
-    """Write the tokens of files, each a document. Raises DataError for one that cannot be read or is not UTF-8."""
+def tokenise(settings: SourceSettings, files: Sequence[Path], tokenizer: Tokenizer, writer: TokenFileWriter,
+             tell: Tell = silent) -> None:
+    """Write the tokens of files, each a document, and tell how far that is.
+
+    Raises DataError for a file that cannot be read or is not UTF-8.
+    """
+    portion = Portion(tell, "tokenising data", size_of(settings, files), str(settings.path))
     for file in files:
         begin = 0
         for piece in _pieces(settings, file, tokenizer):
@@ -63,9 +69,16 @@ def tokenise(settings: SourceSettings, files: Sequence[Path], tokenizer: Tokeniz
                                 f"{begin + error.start}. Convert it, leave it out with {settings.key('pattern')}, or "
                                 "use no tokenizer: then bytes are read as they are.") from error
             begin += len(piece)
+            portion.add(len(piece))
         if tokenizer.end_of_document is not None:
             writer.write(numpy.array([tokenizer.end_of_document], dtype=numpy.uint32))
         writer.end_document()
+
+
+def size_of(settings: SourceSettings, files: Sequence[Path]) -> int:
+    """Return how many bytes files have. Raises DataError for one that cannot be looked at."""
+    with readable(settings, settings.required_path):
+        return sum(file.stat().st_size for file in files)
 
 
 def spelled_in_words(tokenizer: Tokenizer, became: str, key: str) -> str:

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from holmes_hpc.foreign import ForeignError, number, read_json, whole_number
@@ -18,7 +18,7 @@ from holmes_hpc.runs.folder import RunFolder
 from holmes_hpc.values.doing import OUTSIDE, Doing
 
 RECORD_BYTES = 1024
-_LONGEST_OPERATION = 120
+_LONGEST_WORDS = 200
 _MOST_LINKS = 4
 _MOST_BYTES = 65536
 
@@ -47,8 +47,8 @@ class Beat:
            beside_seconds: float = 0.0, links: Mapping[str, str] | None = None) -> Beat:
         """Return the beat that tells of a state."""
         few = dict(list((links or {}).items())[:_MOST_LINKS])
-        return cls(number, doing.step, doing.action, doing.group, doing.operation[:_LONGEST_OPERATION],
-                   round(seconds, 2), ended, beside, round(beside_seconds, 2), few)
+        return cls(number, doing.step, doing.action, doing.group, doing.operation, round(seconds, 2), ended, beside,
+                   round(beside_seconds, 2), few)
 
     @classmethod
     def read(cls, record: object) -> Beat | None:
@@ -68,13 +68,29 @@ class Beat:
 
 def write_beat(folder: RunFolder, rank: int, beat: Beat) -> None:
     """Leave a beat for the other ranks. A storage that refuses is no reason to end a run: then there is none."""
-    record = json.dumps(asdict(beat)).encode().ljust(RECORD_BYTES - 1)[: RECORD_BYTES - 1] + b"\n"
+    record = _record(beat).ljust(RECORD_BYTES - 1) + b"\n"
     with suppress(OSError):
         descriptor = os.open(folder.beat_path(rank), os.O_WRONLY | os.O_CREAT, 0o666)
         try:
             os.pwrite(descriptor, record, 0)
         finally:
             os.close(descriptor)  # what makes it visible to other nodes on NFS
+
+
+def _record(beat: Beat) -> bytes:
+    """Return the JSON of a beat, its words cut until it is short enough: half a record would be no sign of life."""
+    longest = _LONGEST_WORDS
+    while True:
+        few = replace(beat, action=_cut(beat.action, longest), operation=_cut(beat.operation, longest),
+                      beside=_cut(beat.beside, longest))
+        record = json.dumps(asdict(few), ensure_ascii=False).encode(errors="replace")
+        if len(record) < RECORD_BYTES:
+            return record
+        beat, longest = replace(few, links={}), longest // 2
+
+
+def _cut(words: str, longest: int) -> str:
+    return words if len(words) <= longest else f"{words[: max(0, longest - 3)]}..."
 
 
 def read_beat(path: Path) -> Beat | None:

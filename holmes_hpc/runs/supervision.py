@@ -14,7 +14,7 @@ from typing import Any
 from holmes_hpc.foreign import ForeignError, number, read_yaml
 from holmes_hpc.runs.beats import Beat, Pulse
 from holmes_hpc.runs.folder import RunFolder
-from holmes_hpc.values.doing import OUTSIDE
+from holmes_hpc.values.doing import AWAITING_DATA, CONNECTING, MEETING, OUTSIDE
 
 LOOK_SECONDS = 1.0
 SAID_SECONDS = 60.0
@@ -58,13 +58,18 @@ class Limits:
 
 @dataclass(frozen=True)
 class _Delay:
-    """A rank that does one thing for long: `seconds` of the `limit` that the setting named `setting` gives."""
+    """A rank that does one thing for long: `seconds` of the `limit` that the setting named `setting` gives.
+
+    `last`: where it was seen last; `waits`: it does so together with others, one of which may be to blame.
+    """
 
     rank: int
     doing: str
     seconds: float
     limit: float
     setting: str
+    last: str = ""
+    waits: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -92,6 +97,7 @@ class Supervisor:
         self._before, self._now = clock(), 0.0
         self._said: set[tuple[int, str]] = set()
         self._ended_at: float | None = None
+        self._next_news = SAID_SECONDS
 
     def look(self) -> str | None:
         """Read the beats; return why the run is to be ended now, None where it is not."""
@@ -102,11 +108,12 @@ class Supervisor:
             return (f"the run folder {self._folder.path} was removed while the run went on: nothing that it did could "
                     "be kept")
         self._pulse.look(self._now)
-        delays = list(self._delays())
+        delays = sorted(self._delays(), key=lambda delay: delay.waits)  # who keeps the others waiting comes first
         over = [delay for delay in delays if delay.is_over]
         if over:
             return self._describe_end(over)
         self._say_new([delay for delay in delays if delay.is_long])
+        self._say_how_far()
         return self._all_ended()
 
     def _say_new(self, delays: list[_Delay]) -> None:
@@ -117,6 +124,18 @@ class Supervisor:
             first = new[0]
             self._say(f"{self._describe(first)}{self._others(first, new)}; the run ends when it has been "
                       f"{first.limit:g} s ({first.setting})")
+
+    def _say_how_far(self) -> None:
+        """Say every minute what the first rank does that still prepares for the training, such as making tokens."""
+        if self._now < self._next_news:
+            return
+        self._next_news = self._now + SAID_SECONDS
+        beats = {rank: beat for rank in self._ranks if (beat := self._pulse.beats.get(rank)) and not beat.ended}
+        preparing = [rank for rank, beat in beats.items() if _is_start(beat) and not _waits(beat)]
+        if preparing and beats[preparing[0]].seconds < SAID_SECONDS:  # else it was said as a delay
+            first, others = preparing[0], len(preparing) - 1
+            more = f" (and {others} more {'rank' if others == 1 else 'ranks'})" if others else ""
+            self._say(f"rank {first} on node {self._ranks[first]}{more}: {_in_words(beats[first])}")
 
     def _delays(self) -> Iterator[_Delay]:
         for rank in self._ranks:
@@ -129,14 +148,14 @@ class Supervisor:
             if beat.ended:
                 continue
             saves = bool(beat.beside)  # a file system that holds the checkpoint holds the beat as well
-            limit, setting = _longer(limits) if saves else (limits.training_seconds, "train.timeout_seconds")
-            yield _Delay(rank, _last_seen("given no sign of life", beat), silent, limit, setting)
+            limit, setting = _longer(limits, beat)
+            yield _Delay(rank, "given no sign of life", silent, limit, setting, last=_last_seen(beat))
             if saves:
                 yield _Delay(rank, f"been {beat.beside}", beat.beside_seconds, limits.checkpoint_seconds,
                              "train.checkpoint_timeout_seconds")
-            if beat.group == OUTSIDE and beat.step == 0:
+            if _is_start(beat):
                 yield _Delay(rank, f"been {_in_words(beat)}", beat.seconds, limits.start_seconds,
-                             "train.start_timeout_seconds")
+                             "train.start_timeout_seconds", waits=_waits(beat))
             elif beat.group == OUTSIDE:
                 yield _Delay(rank, f"been {_in_words(beat)}", beat.seconds, limits.training_seconds,
                              "train.timeout_seconds")
@@ -183,27 +202,41 @@ class Supervisor:
                 "train.checkpoint_timeout_seconds": limits.checkpoint_seconds}[delay.setting]
 
     def _describe(self, delay: _Delay) -> str:
-        what, comma, last = delay.doing.partition(", ")
-        return (f"rank {delay.rank} on node {self._ranks[delay.rank]} has {what} for {delay.seconds:.0f} s"
-                f"{comma}{last}{self._known(delay.rank)}")
+        return (f"rank {delay.rank} on node {self._ranks[delay.rank]} has {delay.doing} for {delay.seconds:.0f} s"
+                f"{delay.last}{self._known(delay.rank)}")
 
     def _known(self, rank: int) -> str:
         words = self._process(rank)
         return f" ({words})" if words else ""
 
 
-def _longer(limits: Limits) -> tuple[float, str]:
-    return max((limits.training_seconds, "train.timeout_seconds"),
-               (limits.checkpoint_seconds, "train.checkpoint_timeout_seconds"))
+def _longer(limits: Limits, beat: Beat) -> tuple[float, str]:
+    """Return for how long a rank in this state may be silent, and by which setting."""
+    bounds = [(limits.training_seconds, "train.timeout_seconds")]
+    if beat.beside:
+        bounds.append((limits.checkpoint_seconds, "train.checkpoint_timeout_seconds"))
+    if _is_start(beat):
+        bounds.append((limits.start_seconds, "train.start_timeout_seconds"))
+    return max(bounds)
 
 
-def _last_seen(what: str, beat: Beat) -> str:
+def _is_start(beat: Beat) -> bool:
+    return beat.group == OUTSIDE and beat.step == 0
+
+
+def _waits(beat: Beat) -> bool:
+    return beat.action.startswith((MEETING, CONNECTING, AWAITING_DATA))
+
+
+def _last_seen(beat: Beat) -> str:
     beside = f" and {beat.beside}" if beat.beside else ""
-    return f"{what}, last seen in step {beat.step}, {beat.action}{beside}"
+    return f", last seen in step {beat.step}, {beat.action}{beside}"
 
 
 def _in_words(beat: Beat) -> str:
     """Return what a rank does outside of any group, to be put behind `has been`."""
+    if beat.step == 0 and beat.action.partition(" ")[0].endswith("ing"):
+        return beat.action
     if beat.action.endswith("ing data"):
         return f"{beat.action} of step {beat.step}"
     return f"busy in step {beat.step} with {beat.action}"

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 OUTSIDE = -1
 """Stands for the group of a rank that waits in no group."""
 
+MEETING, CONNECTING, AWAITING_DATA = "meeting the other ranks", "connecting", "waiting for data"
+"""How what a rank does at the start begins where it does it together with others, and may have to wait for them."""
+
 
 @dataclass(frozen=True)
 class Doing:

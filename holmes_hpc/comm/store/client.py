@@ -111,6 +111,10 @@ class RunStore(Store):  # type: ignore[misc, unused-ignore]
         """Wait until every key is there. Raises DistStoreError where they are not within the timeout."""
         self._await("wait", keys, self.timeout if timeout is None else timeout)
 
+    def appears(self, key: str, seconds: float) -> bool:
+        """Wait for a key, at most so long; say whether it is there."""
+        return self._waited("wait", [key], seconds) is not None
+
     def check(self, keys: Sequence[str]) -> bool:
         """Say whether every key is there now; of a closed store none is."""
         return self._socket is not None and bool(self._ask("check", list(keys)))
@@ -153,15 +157,21 @@ class RunStore(Store):  # type: ignore[misc, unused-ignore]
             self._server = None
 
     def _await(self, name: str, keys: Sequence[str], timeout: timedelta) -> Any:
-        end = time.monotonic() + timeout.total_seconds()
+        answer = self._waited(name, keys, timeout.total_seconds())
+        if answer is None:
+            shown = ", ".join(keys[:3]) + (", ..." if len(keys) > 3 else "")
+            raise DistStoreError(f"wait timeout after {timeout.total_seconds() * 1000:.0f}ms, keys: {shown}")
+        return answer
+
+    def _waited(self, name: str, keys: Sequence[str], seconds: float) -> Any | None:
+        """Return the answer to a request that waits for keys, None where they are not there in time."""
+        end = time.monotonic() + seconds
         while True:
-            seconds = min(_SLICE_SECONDS, max(0.0, end - time.monotonic()))
-            answer = self._ask(name, list(keys), seconds)
+            answer = self._ask(name, list(keys), min(_SLICE_SECONDS, max(0.0, end - time.monotonic())))
             if answer is not None and answer is not False:
                 return answer
             if time.monotonic() >= end:
-                shown = ", ".join(keys[:3]) + (", ..." if len(keys) > 3 else "")
-                raise DistStoreError(f"wait timeout after {timeout.total_seconds() * 1000:.0f}ms, keys: {shown}")
+                return None
 
     def _ask(self, *request: Any) -> Any:
         with self._lock:

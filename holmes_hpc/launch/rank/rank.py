@@ -16,10 +16,12 @@ from omegaconf import OmegaConf
 from holmes_hpc import registry
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster.nccl import device_index
+from holmes_hpc.comm.activity import Activity
 from holmes_hpc.comm.backends import available_backend
 from holmes_hpc.comm.groups import Communicator, connect
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.comm.reduce import all_reduce_scalars
+from holmes_hpc.comm.store.client import RunStore
 from holmes_hpc.data import Dataset, open_dataset
 from holmes_hpc.engine import Job, Trainer
 from holmes_hpc.engine.sharing import share_numbers
@@ -27,6 +29,7 @@ from holmes_hpc.errors import PREEMPTED, DataError, HolmesError
 from holmes_hpc.launch.rank.probing import measure_links
 from holmes_hpc.launch.rank.rendezvous import open_store
 from holmes_hpc.launch.rank.settings import RankSettings
+from holmes_hpc.launch.rank.starting import first_signs, wait_for_all
 from holmes_hpc.launch.rank.watching import report_error, watched
 from holmes_hpc.metrics import StepMetrics, Usage
 from holmes_hpc.metrics.trackers import Trackers
@@ -60,30 +63,9 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     torch.set_num_threads(1)
     config, plan = settings.config, settings.plan
     architecture = Architecture.from_config(config.model)
-    dataset = open_dataset(config.data, architecture)
-    if settings.rank == 0:
-        for remark in dataset.remarks(doubts=not config.data.check_before_start):  # else it was said before the start
-            say(remark)
-    store = open_store(settings, config.train.start_timeout_seconds)
-    networks = NodeNetworks(settings.node, settings.interfaces, settings.slot.split("/")[0])
-    backend = settings.backend or available_backend()
-    communicator = connect(
-        store, settings.rank, plan.world_size, plan, networks,
-        backend=backend, device=_device(settings) if BACKEND_KINDS[backend].needs_gpus else None,
-        start_timeout=timedelta(seconds=config.train.start_timeout_seconds),
-        train_timeout=timedelta(seconds=config.train.timeout_seconds),
-        progress=progress,
-        gloo_threads=config.launch.gloo_threads,
-    )
-    communicator.barrier()
-    if settings.job_id is not None:
-        _write_job(settings, communicator)
-    _compare_data(settings, dataset, communicator)
-    if config.launch.probe or config.launch.probe_only:
-        measure_links(settings, communicator)  # makes groups of its own
-        communicator.barrier()  # a rank that is late would find the store closed
-    if not communicator.backend.abilities.uses_store_later:
-        store.close()
+    with first_signs(settings, activity := Activity()):
+        dataset = _open_data(settings, architecture, activity, say)
+        communicator, store = _meet(settings, dataset, activity, progress)
     if config.launch.probe_only:
         communicator.barrier()
         communicator.close()
@@ -98,6 +80,46 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     communicator.close()
     store.close()
     return completed
+
+
+def _open_data(settings: RankSettings, architecture: Architecture, activity: Activity, say: Say) -> Dataset:
+    """Open the data, which may take long, and say what a user should know of it."""
+    activity.begin("opening data")
+    data = settings.config.data
+    dataset = open_dataset(data, architecture, activity.begin)
+    if settings.rank == 0:
+        for remark in dataset.remarks(doubts=not data.check_before_start):  # else it was said before the start
+            say(remark)
+    return dataset
+
+
+def _meet(settings: RankSettings, dataset: Dataset, activity: Activity, progress: Progress
+          ) -> tuple[Communicator, RunStore]:
+    """Meet the other ranks, and connect the plan's groups; return them, and the store that they met at."""
+    config, plan = settings.config, settings.plan
+    store = open_store(settings, config.train.start_timeout_seconds, activity)
+    wait_for_all(store, settings, activity, config.train.start_timeout_seconds)
+    networks = NodeNetworks(settings.node, settings.interfaces, settings.slot.split("/")[0])
+    backend = settings.backend or available_backend()
+    communicator = connect(
+        store, settings.rank, plan.world_size, plan, networks,
+        backend=backend, device=_device(settings) if BACKEND_KINDS[backend].needs_gpus else None,
+        start_timeout=timedelta(seconds=config.train.start_timeout_seconds),
+        train_timeout=timedelta(seconds=config.train.timeout_seconds),
+        progress=progress,
+        gloo_threads=config.launch.gloo_threads,
+        activity=activity,
+    )
+    communicator.barrier()
+    if settings.job_id is not None:
+        _write_job(settings, communicator)
+    _compare_data(settings, dataset, communicator)
+    if config.launch.probe or config.launch.probe_only:
+        measure_links(settings, communicator)  # makes groups of its own
+        communicator.barrier()  # a rank that is late would find the store closed
+    if not communicator.backend.abilities.uses_store_later:
+        store.close()
+    return communicator, store
 
 
 def _trackers(settings: RankSettings, say: Say) -> Trackers:

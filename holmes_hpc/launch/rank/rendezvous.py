@@ -8,22 +8,26 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
+from holmes_hpc.comm.activity import Activity
 from holmes_hpc.comm.store.channel import SecretError
 from holmes_hpc.comm.store.client import RunStore
 from holmes_hpc.comm.store.server import StoreServer
 from holmes_hpc.errors import NetworkError
 from holmes_hpc.foreign import ForeignError, read_json
+from holmes_hpc.launch.rank.patience import Patience
 from holmes_hpc.launch.rank.settings import RankSettings
 from holmes_hpc.runs.files import storage_error
 from holmes_hpc.runs.private import make_secret, read_secret
+from holmes_hpc.values.doing import MEETING
 
 
-def open_store(settings: RankSettings, timeout_seconds: float) -> RunStore:
+def open_store(settings: RankSettings, timeout_seconds: float, activity: Activity | None = None) -> RunStore:
     """Return the store, on rank 0 a new one on a free port of its address, on others that of rank 0.
 
-    Only who knows the run's secret is let in. Raises NetworkError that says who waited for whom, where and how long:
-    with that, a failure of rank 0's own comes first in what the run ends with; ConfigurationError where the secret
-    cannot be kept from others.
+    Ranks wait for rank 0 as long as its signs of life tell of progress, each time for `timeout_seconds`. Only who knows
+    the run's secret is let in. Raises NetworkError that says who waited for whom, where and how long: with that, a
+    failure of rank 0's own comes first in what the run ends with; ConfigurationError where the secret cannot be kept
+    from others.
     """
     timeout = timedelta(seconds=timeout_seconds)
     if settings.rank == 0:
@@ -37,6 +41,7 @@ def open_store(settings: RankSettings, timeout_seconds: float) -> RunStore:
                 raise
         settings.folder.write_json(settings.rendezvous_path, {"host": settings.host, "port": server.port})
         return store
+    (activity or Activity()).begin(f"{MEETING}: rank 0 has no address yet")
     host, port = _published(settings, timeout_seconds)
     secret = settings.secret or _secret(settings)
     with _naming(settings, f"{host}, port {port}", timeout_seconds):
@@ -70,13 +75,14 @@ def _secret(settings: RankSettings) -> bytes:
 
 def _published(settings: RankSettings, timeout_seconds: float) -> tuple[str, int]:
     """Wait for rank 0's address and return it."""
-    path, deadline = settings.rendezvous_path, time.monotonic() + timeout_seconds
+    path, patience = settings.rendezvous_path, Patience(settings.folder, 0, timeout_seconds)
     while not path.exists():
-        if time.monotonic() > deadline:
+        if patience.is_over():
+            said = f", which has been {patience.said} all the time" if patience.said else ""
             raise NetworkError(
                 f"{_who(settings)} waited {timeout_seconds:g} s for rank 0 on node {_first_node(settings)} to publish "
-                f"its address in {path}; is the run folder (run.folder) on a file system that all nodes share? If rank "
-                f"0 is only slow to start, raise train.start_timeout_seconds (now {timeout_seconds:g})")
+                f"its address in {path}{said}; is the run folder (run.folder) on a file system that all nodes share? "
+                f"If rank 0 is only slow to start, raise train.start_timeout_seconds (now {timeout_seconds:g})")
         time.sleep(0.01)
     try:
         address = read_json(path)
