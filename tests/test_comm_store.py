@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import socket
 import stat
@@ -34,7 +35,7 @@ from holmes_hpc.comm.store.client import TRIES, RunStore
 from holmes_hpc.comm.store.server import MOST_UNPROVED, StoreServer
 from holmes_hpc.runs.private import ExposedError, make_secret, read_secret
 from holmes_hpc.values import Group
-from tests.forked import run_ranks
+from tests.forked import ForkedRank, run_ranks
 from tests.tiny_plans import tiny_plan
 
 SECRET = bytes(range(32))
@@ -153,6 +154,60 @@ def test_ranks_get_in_while_strangers_connect_without_end(server: StoreServer) -
         for each in floods:
             each.join(10)
     assert server.dropped
+
+
+def test_sixty_four_ranks_meet_and_share_what_all_wrote() -> None:
+    ranks = 64
+    server = StoreServer(HERE, SECRET, ranks)
+    found, stores = dict[int, list[bytes]](), list[RunStore]()
+
+    def be_rank(rank: int) -> None:
+        store = store_of(server, 60.0)
+        stores.append(store)
+        store.set(f"address/{rank}", f"10.0.0.{rank}" * 50)
+        store.add("count", 1)
+        found[rank] = store.multi_get([f"address/{each}" for each in range(ranks)])
+        store.wait(["go"])
+
+    threads = [threading.Thread(target=be_rank, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 120
+    while len(found) < ranks:
+        assert time.monotonic() < deadline, sorted(found)
+        time.sleep(0.01)
+    assert not server.is_listening and server.dropped == 0
+    stores[0].set("go", "")
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert stores[0].get("count") == b"64"
+    assert all(found[rank] == [f"10.0.0.{each}".encode() * 50 for each in range(ranks)] for rank in range(ranks))
+    with pytest.raises(OSError):
+        socket.create_connection((HERE, server.port), timeout=10)
+    server.close()
+
+
+def meet_with_few_descriptors(given: ForkedRank) -> str:
+    """Meet at a store of this process that may open one file too few to take the connection."""
+    server = StoreServer(HERE, SECRET, 1)
+    most = max(map(int, os.listdir("/proc/self/fd"))) + 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    opened = -1
+    with suppress(OSError):
+        while True:
+            opened = os.open(os.devnull, os.O_RDONLY)
+    os.close(opened)
+    began = time.monotonic()
+    try:
+        RunStore(HERE, server.port, SECRET, timedelta(seconds=50), server)
+    except OSError as error:
+        return f"{os.strerror(error.errno or 0)} {time.monotonic() - began < 25}"
+    return "met"
+
+
+def test_too_few_descriptors_to_take_a_connection_are_an_error_at_once() -> None:
+    assert run_ranks(1, meet_with_few_descriptors) == ["Too many open files True"]
 
 
 def test_a_proof_is_of_its_own_challenge_alone(server: StoreServer) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from holmes_hpc.launch.follow.failure import FailureReport
+from holmes_hpc.launch.node.descriptors import take_descriptors
 from holmes_hpc.launch.rank.spare import Spare
 from holmes_hpc.runs import RunFolder
+from tests.forked import ForkedRank, run_ranks
+from tests.runs_for_tests import command, environment
 from tests.runs_for_tests import run as start
 from tests.test_faults import SMALL, Running
 from tests.test_silence import ALONE, ended, parent_of
@@ -68,7 +73,27 @@ def test_a_rank_without_descriptors_says_so_by_its_parent(tmp_path: Path) -> Non
     error = done.result["error"]
     assert done.status == 1, error
     assert error.startswith("rank 1 on node ib-1 (slot ib/1) failed: OSError: a process may open "), error
-    assert "Too many open files" in error and "ulimit -n" in error and "Traceback" not in done.stderr
+    assert "Too many open files" in error and "ulimit -Hn" in error and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("most", [15, 40, 63])
+def test_a_start_with_hopelessly_few_descriptors_is_refused_at_once(tmp_path: Path, most: int) -> None:
+    done = subprocess.run(command("train", ALONE), cwd=tmp_path, env=environment(), capture_output=True, text=True,
+                          timeout=240, check=False,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)))
+    assert done.returncode == 2 and f"a process may open {most} files here" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and not list(tmp_path.glob("runs/*/*"))
+
+
+def test_a_rank_takes_as_many_descriptors_as_it_may() -> None:
+    assert run_ranks(1, descriptors_of_a_rank, 100, 4096) == [4096]
+    assert run_ranks(1, descriptors_of_a_rank, 64, 64) == [64]
+
+
+def descriptors_of_a_rank(given: ForkedRank, soft: int, hard: int) -> int:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    take_descriptors()
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def test_an_error_that_reached_the_parent_alone_is_told(tmp_path: Path) -> None:

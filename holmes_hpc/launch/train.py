@@ -22,6 +22,7 @@ from holmes_hpc.launch.here.ended import clear_and_advise
 from holmes_hpc.launch.here.resume import resolve_resume
 from holmes_hpc.launch.here.run import run_here
 from holmes_hpc.launch.node.backend import backend_here
+from holmes_hpc.launch.node.descriptors import check_descriptors
 from holmes_hpc.launch.node.node_report import read_node
 from holmes_hpc.launch.slurm.in_allocation import run_as_rank, run_in_allocation
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
@@ -64,6 +65,8 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
     if decision.mode in ("slurm", "srun"):
         check_travelling(config, cluster, os.environ, submitted=decision.mode == "slurm")
     here = decision.mode in ("emulated", "local")
+    if here:
+        check_descriptors()
     library = (backend_here(str(config.launch.backend), decision.mode, cluster, read_node("here").gpus) if here
                else None)
     with search_progress(sys.stderr) as progress:

@@ -61,6 +61,8 @@ class RunStore(Store):  # type: ignore[misc, unused-ignore]
                 return
             except (BrokenChannelError, ConnectionResetError, BrokenPipeError) as error:
                 self._hang_up()
+                if server is not None and server.error is not None:
+                    raise server.error from error
                 if not tries_left:
                     raise SecretError("the store there did not take this rank for one of its run") from error
                 time.sleep(_PAUSE_SECONDS)

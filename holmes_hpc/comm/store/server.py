@@ -5,6 +5,7 @@ It takes one connection of each rank, and listens no longer once it has them all
 
 from __future__ import annotations
 
+import errno
 import logging
 import selectors
 import socket
@@ -33,6 +34,8 @@ MOST_UNPROVED = 64
 """Connections that may be without a proof at once; another one takes the place of the oldest."""
 _CHUNK_BYTES = 2**16
 _IDLE_SECONDS = 1.0
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Of what there may be too little to take a connection; trying again would not end."""
 
 
 @dataclass(eq=False)
@@ -52,7 +55,8 @@ class StoreServer:
     """Serves the store at `host`, on a free port (`port`), until all of `ranks` connections are closed or `close`.
 
     Raises OSError where the address is none of this machine. `dropped` counts the connections that did not prove that
-    they know the secret; the first is said in the log, and how many they were when the server closes.
+    they know the secret; the first is said in the log, and how many they were when the server closes. `error` is what
+    kept it from taking connections, such as too few file descriptors; it has ended then.
     """
 
     def __init__(self, host: str, secret: bytes, ranks: int) -> None:
@@ -67,6 +71,7 @@ class StoreServer:
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self.dropped = 0
+        self.error: OSError | None = None
         self._secret, self._ranks, self._proved = secret, ranks, 0
         self._values = Values()
         self._connections: list[_Connection] = []
@@ -93,6 +98,8 @@ class StoreServer:
         try:
             while self._turn():
                 pass
+        except OSError as error:
+            self.error = error
         finally:
             for connection in list(self._connections):
                 self._forget(connection)
@@ -121,10 +128,17 @@ class StoreServer:
     def _accept(self) -> None:
         try:
             accepted, address = self._listener.accept()
-        except OSError:
+        except OSError as error:
+            if error.errno not in _SHORT:
+                return  # whoever connected has gone
+            silent = [each for each in self._connections if each.ways is None]
+            if not silent:
+                raise
+            self._drop(silent[0])  # the next turn tries again
             return
         accepted.setblocking(False)
-        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with suppress(OSError):
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = _Connection(accepted, str(address[0]), challenge(), time.monotonic())
         unproved = [each for each in self._connections if each.ways is None]
         if len(unproved) >= MOST_UNPROVED:
@@ -183,7 +197,7 @@ class StoreServer:
 
     def _send(self, connection: _Connection, data: bytes) -> None:
         connection.unsent += data
-        with suppress(BlockingIOError, ConnectionError):
+        with suppress(OSError):  # one that broke is left when it is read from, and harms no other
             while connection.unsent:
                 del connection.unsent[:connection.socket.send(connection.unsent)]
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unsent else 0)

@@ -26,6 +26,7 @@ from holmes_hpc.data import Dataset, open_dataset
 from holmes_hpc.engine import Job, Trainer
 from holmes_hpc.engine.sharing import share_numbers
 from holmes_hpc.errors import PREEMPTED, DataError, HolmesError
+from holmes_hpc.launch.node.descriptors import take_descriptors
 from holmes_hpc.launch.rank.probing import measure_links
 from holmes_hpc.launch.rank.rendezvous import open_store
 from holmes_hpc.launch.rank.settings import RankSettings
@@ -61,6 +62,7 @@ def run_rank(settings: RankSettings, progress: Progress, say: Say) -> int:
 
 def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     torch.set_num_threads(1)
+    take_descriptors()
     config, plan = settings.config, settings.plan
     architecture = Architecture.from_config(config.model)
     with first_signs(settings, activity := Activity()):

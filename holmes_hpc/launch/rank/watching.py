@@ -65,5 +65,5 @@ def _with_remedy(message: str) -> str:
     if os.strerror(errno.EMFILE) not in message:
         return message
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (f"a process may open {soft} files here, which are too few: raise that by `ulimit -n 4096` before the "
-            f"start, on Slurm in launch.setup; what failed: {message}")
+    return (f"a process may open {soft} files here, which are too few: raise that by `ulimit -Hn 4096` before the "
+            f"start, on Slurm by the site's limits; what failed: {message}")
