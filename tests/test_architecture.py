@@ -135,3 +135,62 @@ def test_impossible_heads_are_refused_with_the_remedy(changes, expected):
         load("gpt_tiny", **changes)
     for text in expected:
         assert text in str(caught.value)
+
+
+FEATURES = {
+    "head size": {"head_size": 48},
+    "biases": {"bias": False, "attention_bias": "qkv"},
+    "norms of heads": {"query_key_norm": "head", "num_kv_heads": 2},
+    "norms over heads": {"query_key_norm": "all", "num_kv_heads": 2, "head_size": 16},
+    "norms after": {"norm_order": "after"},
+    "norms on both sides": {"norm_order": "both", "normalization": "rmsnorm_1p", "activation": "geglu_tanh"},
+    "parallel": {"parallel_residual": True, "position_embedding": "rotary", "rotary_fraction": 0.25},
+    "rows of positions": {"max_positions": 512},
+}
+
+
+@pytest.mark.parametrize("changes", FEATURES.values(), ids=FEATURES)
+def test_what_is_counted_is_what_the_parameters_are(changes):
+    architecture = load("gpt_tiny", **changes)
+    parameters = architecture.parameters()
+    assert sum(info.count for info in parameters) == architecture.parameter_count()
+    parts = architecture.forward_flops_by_part("layers.1", 128)
+    weights = sum(info.count for info in architecture.unit_parameters("layers.1") if len(info.shape) == 2)
+    assert parts["attention_projection"] + parts["feed_forward"] == 2 * 128 * weights
+    assert parts["attention_core"] == 2 * (2 * architecture.num_heads * 128 * 128 * architecture.head_size)
+
+
+def test_features_shape_the_layer():
+    def layer(**changes):
+        infos = load("llama_tiny", **changes).unit_parameters("layers.0")
+        return {info.name.removeprefix("layers.0."): (info.shape, info.split_dim, info.by_head) for info in infos}
+
+    plain = layer()
+    qwen3 = layer(head_size=48, query_key_norm="head")
+    assert qwen3["attention.query.weight"] == ((192, 128), 0, False)
+    assert qwen3["attention.output.weight"] == ((128, 192), 1, False)
+    assert qwen3["attention.key_norm.weight"] == ((48,), None, True)
+    assert layer(query_key_norm="all")["attention.key_norm.weight"] == ((64,), 0, False)
+    assert layer(attention_bias="qkv").keys() - plain.keys() == {f"attention.{which}.bias"
+                                                                for which in ("query", "key", "value")}
+    assert layer(attention_bias="all").keys() - plain.keys() == {
+        f"attention.{which}.bias" for which in ("query", "key", "value", "output")}
+    assert layer(norm_order="after").keys() - plain.keys() == {"attention_post_norm.weight",
+                                                              "feed_forward_post_norm.weight"}
+    assert plain.keys() - layer(norm_order="after").keys() == {"attention_norm.weight", "feed_forward_norm.weight"}
+    assert load("gpt_tiny", max_positions=512).unit_parameters("embedding")[0].shape == (512, 128)
+
+
+@pytest.mark.parametrize(("name", "changes", "expected"), [
+    ("gpt_tiny", {"max_positions": 64}, ["model.sequence_length=128", "model.max_positions=64", "64 or less"]),
+    ("llama_tiny", {"head_size": 33}, ["model.head_size", "33", "pairs"]),
+    ("llama_tiny", {"rotary_fraction": 0.1}, ["model.rotary_fraction=0.1", "turns 3"]),
+    ("llama_tiny", {"rotary_scaling": "llama3", "rotary_low_frequency_factor": 4.0},
+     ["model.rotary_low_frequency_factor=4", "model.rotary_high_frequency_factor=4"]),
+    ("llama_tiny", {"norm_order": "after", "parallel_residual": True}, ["model.parallel_residual=true", "norm_order"]),
+])
+def test_impossible_features_are_refused_with_the_remedy(name, changes, expected):
+    with pytest.raises(ConfigurationError) as caught:
+        load(name, **changes)
+    for text in expected:
+        assert text in str(caught.value)

@@ -229,9 +229,10 @@ def architecture(*overrides):
 
 
 @pytest.mark.parametrize(("override", "message"), [
-    ("model.hidden_size=32", r"embedding\.token\.weight is \[256, 16\] in it and \[256, 32\].*more differences"),
-    ("model.num_layers=3", r"layers\.2\..* is not in it"),
-    ("model.num_layers=1", r"layers\.1\..* is not in this model"),
+    ("model.hidden_size=32", r"model\.hidden_size is 16 in it and 32 here.*more differences"),
+    ("model.num_layers=3", r"model\.num_layers is 2 in it and 3 here"),
+    ("model.rotary_base=500000", r"model\.rotary_base is 10000\.0 in it and 500000\.0 here"),
+    ("model.normalization_epsilon=1e-6", r"model\.normalization_epsilon is 1e-05 in it and 1e-06 here"),
     ("model.num_heads=4", r"model\.num_heads is 2 in it and 4 here"),
     ("model.tied_embeddings=false", r"model\.tied_embeddings is True in it and False here"),
     ("model.activation=swiglu", r"model\.activation is gelu in it and swiglu here"),
@@ -246,6 +247,39 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, override, message):
     check_model(index, saved)
     with pytest.raises(CheckpointError, match="it is of another model.*" + message):
         check_model(index, architecture(override))
+
+
+def checkpoint_of(tmp_path, recorded):
+    attempt = Attempt(tmp_path, 1, 1, "t")
+    write_part(attempt, 0, [Entry(f"model/{info.name}", info.shape, (0,) * len(info.shape), info.shape,
+                                  torch.zeros(info.shape)) for info in architecture().parameters()])
+    return read_index(commit(attempt, {"model": recorded}, {}))
+
+
+def test_every_field_counts_that_changes_what_weights_mean(tmp_path):
+    free = {"name", "family", "sequence_length", "max_positions", "initialization_std"}
+    description = model_description(architecture())
+    for number, (name, value) in enumerate(description.items()):
+        other = f"{value}x" if isinstance(value, str | None) else not value if isinstance(value, bool) else value * 2
+        index = checkpoint_of(tmp_path / str(number), description | {name: other})
+        if name in free:
+            check_model(index, architecture())
+            continue
+        with pytest.raises(CheckpointError, match=rf"another model: model\.{name} is {other} in it and {value} here"):
+            check_model(index, architecture())
+
+
+def test_a_checkpoint_from_before_a_setting_is_of_the_model_that_there_was_then(tmp_path):
+    description = model_description(architecture())
+    before = {name: description[name] for name in list(description)[:16]}
+    index = checkpoint_of(tmp_path, before)
+    check_model(index, architecture())
+    with pytest.raises(CheckpointError, match=r"model\.attention_scale is .* in it and 0\.5 here"):
+        check_model(index, architecture("model.attention_scale=0.5"))
+    newer = checkpoint_of(tmp_path / "newer", description | {"router": "top2"})
+    with pytest.raises(CheckpointError, match=r"newer version .* knows no model\.router"):
+        check_model(newer, architecture())
+
 
 
 def test_the_newest_come_first_and_older_ones_go(tmp_path):

@@ -156,6 +156,40 @@ def test_layout_trains_as_one_process(name: str, tmp_path: Path, references: Ref
     assert_as_one_process(train_world(tmp_path, [*COMMON, *LAYOUTS[name], *SHORT]).rows, expected, STEPS)
 
 
+ROTARY_RMS = [*LLAMA, *SMALL]
+QWEN2 = [*ROTARY_RMS, "model.attention_bias=qkv", "model.tied_embeddings=true"]
+QWEN3 = [*ROTARY_RMS, "model.head_size=12", "model.query_key_norm=head"]
+OLMO2 = [*ROTARY_RMS, "model.query_key_norm=all", "model.norm_order=after"]
+NEOX = [*SMALL, UNTIED, "model.position_embedding=rotary", "model.rotary_fraction=0.25", "model.parallel_residual=true"]
+GEMMA2 = [*ROTARY_RMS, "model.normalization=rmsnorm_1p", "model.activation=geglu_tanh", "model.norm_order=both",
+          "model.head_size=16", "model.embedding_scale=5.66", "model.attention_scale=0.2", TIED]
+GPT2 = [*SMALL, TIED, "model.activation=gelu_tanh", "model.max_positions=40", "model.vocab_size=257"]
+LLAMA3 = [*ROTARY_RMS, "model.rotary_scaling=llama3", "model.rotary_factor=8", "model.rotary_original_length=32"]
+TWO_BESIDE_ONE = [*mixed((1, 4), (1, 4)), "parallel=manual", UNLIKE_DEGREES]
+FAMILY_LAYOUTS = {
+    "qwen2-tp2-pp2": [*QWEN2, *mixed((1, 2), (1, 2)), HOLMES, TENSOR_2, "parallel.layer_split=[2,1]"],
+    "qwen3-tp2-sequence": [*QWEN3, *uniform(1, 2), MEGATRON, TENSOR_2, SEQUENCE, "parallel.recompute=full"],
+    "qwen3-two-beside-one": [*QWEN3, *TWO_BESIDE_ONE],
+    "olmo2-tp2": [*OLMO2, *uniform(1, 2), MEGATRON, TENSOR_2, "optimizer=sgd"],
+    "olmo2-tp2-pp2-sequence-zero-bubble": [*OLMO2, *mixed((1, 2), (1, 2)), HOLMES, TENSOR_2, SEQUENCE,
+                                           "parallel.schedule=zero_bubble", "parallel.recompute=selective"],
+    "neox-pp3-uneven": [*NEOX, *mixed((2, 1), (1, 1)), HOLMES, "parallel.pipeline=3"],
+    "neox-tp2": [*NEOX, *uniform(1, 2), MEGATRON, TENSOR_2],
+    "gemma2-tp2-pp2": [*GEMMA2, *mixed((1, 2), (1, 2)), HOLMES, TENSOR_2, SEQUENCE],
+    "gpt2-tp2-dp2": [*GPT2, *uniform(1, 4), MEGATRON, TENSOR_2],
+    "llama3-pp2-dp2": [*LLAMA3, *mixed((1, 2), (1, 2)), HOLMES],
+}
+LESS_SPECIAL = ("neox-tp2", "olmo2-tp2-pp2-sequence-zero-bubble", "llama3-pp2-dp2")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long if name in LESS_SPECIAL else ())
+                                  for name in FAMILY_LAYOUTS])
+def test_what_families_have_trains_as_one_process(name: str, tmp_path: Path, references: References) -> None:
+    expected = reference_of(FAMILY_LAYOUTS[name], references, tmp_path, LONG)
+    found = train_world(tmp_path, [*COMMON, *FAMILY_LAYOUTS[name], *LONG]).rows
+    assert_as_one_process(found, expected, LONG_STEPS)
+
+
 ODD = ["model.vocab_size=259", *SMALL]
 """No number of tensor ranks divides it."""
 ODD_LAYOUTS = {

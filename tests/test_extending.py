@@ -228,7 +228,7 @@ def test_two_plug_ins_of_one_name_and_missing_ones(tmp_path: Path) -> None:
         compose(["+cluster=mixed", f"plugins=[{tmp_path / 'three.py'}]"])
     with pytest.raises(ConfigurationError, match=r"plugins\.0=no\.such: .*No module named 'no'"):
         compose(["+cluster=mixed", "plugins=[no.such]"])
-    with pytest.raises(ConfigurationError, match=r"model\.activation=relu2: .*one of gelu, swiglu"):
+    with pytest.raises(ConfigurationError, match=r"model\.activation=relu2: .*one of gelu, gelu_tanh, swiglu"):
         compose(["+cluster=mixed", "model.activation=relu2"])
 
 

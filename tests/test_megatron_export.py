@@ -351,3 +351,26 @@ def test_holmes_takes_a_data_degree_that_is_a_grid():
     assert made.plan.strategy == "holmes" and grid.data in (1, 2, 4) and grid.data * grid.pipeline == 12
     if "left out" in made.files["README.txt"]:
         assert "data-parallel degrees" in made.files["README.txt"]
+
+
+LLAMA = [MIXED, "model=llama_tiny", "parallel=megatron", "parallel.pipeline=2"]
+
+
+def test_features_of_families_become_arguments():
+    text = files(*LLAMA, "model.head_size=48", "model.attention_bias=qkv", "model.query_key_norm=head",
+                 "model.rotary_scaling=llama3", "model.rotary_factor=8", "model.rotary_fraction=0.5")["arguments.sh"]
+    for argument in ("--kv-channels 48", "--add-qkv-bias", "--qk-layernorm", "--use-rope-scaling",
+                     "--rope-scaling-factor 8", "--rotary-percent 0.5"):
+        assert argument in text
+    assert "--max-position-embeddings 512" in files(MIXED, "model.max_positions=512", "parallel=megatron",
+                                                    "parallel.pipeline=2")["arguments.sh"]
+
+
+@pytest.mark.parametrize("setting", ["norm_order=after", "parallel_residual=true", "embedding_scale=2",
+                                     "activation=geglu",
+                                     "attention_scale=0.5", "query_key_norm=all", "attention_bias=all",
+                                     "normalization=rmsnorm_1p", "rotary_original_length=4096", "rotary_factor=1.5"])
+def test_what_megatron_has_not_is_refused_by_its_name(setting):
+    scaling = "linear" if setting.startswith("rotary_factor") else "llama3"
+    with pytest.raises(PlanRefusedError, match="output=megatron: model." + setting.partition("=")[0]):
+        exported(*LLAMA, f"model.rotary_scaling={scaling}", f"model.{setting}")

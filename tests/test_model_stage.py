@@ -145,7 +145,10 @@ def kept_bytes(stage, inputs, targets=None):
                for address, tensor in storages.items() if address not in own)
 
 
-@pytest.mark.parametrize(("family", "kept_by_cpu_rmsnorm"), [({}, 0), (LLAMA, 2)], ids=["gpt", "llama"])
+@pytest.mark.parametrize(("family", "kept_by_cpu_rmsnorm"), [
+    ({}, 0), (LLAMA, 2), ({"norm_order": "after"}, 0), ({**LLAMA, "norm_order": "both"}, 4),
+    ({**LLAMA, "head_size": 16}, 2), ({"attention_bias": "qkv", "activation": "gelu_tanh"}, 0),
+], ids=["gpt", "llama", "norms after", "norms on both sides", "head size", "biases of queries, keys, values"])
 def test_layer_keeps_the_activation_bytes_that_the_architecture_says(family, kept_by_cpu_rmsnorm):
     model = architecture(**family)
     two = [build_stage(model, 0, count, first=False, last=False, seed=0) for count in (1, 2)]

@@ -24,8 +24,8 @@ class Architecture(Dimensions):
     def from_config(cls, model_config: Any) -> Architecture:
         """Return the architecture that `config.model` describes.
 
-        Raises ConfigurationError when heads do not divide the hidden size, key-value heads do not divide the
-        heads, or rotary positions meet an odd head size.
+        Raises ConfigurationError when heads do not divide the hidden size and have no size of their own, key-value
+        heads do not divide the heads, or rotary positions would turn an odd number of elements.
         """
         _check_heads(model_config)
         heads, hidden = int(model_config.num_heads), int(model_config.hidden_size)
@@ -47,6 +47,21 @@ class Architecture(Dimensions):
             bias=bool(model_config.bias),
             normalization_epsilon=float(model_config.normalization_epsilon),
             initialization_std=float(model_config.initialization_std),
+            head_size=int(model_config.head_size or 0),
+            attention_bias=str(model_config.attention_bias or ""),
+            query_key_norm=str(model_config.query_key_norm),
+            norm_order=str(model_config.norm_order),
+            parallel_residual=bool(model_config.parallel_residual),
+            rotary_fraction=float(model_config.rotary_fraction),
+            rotary_scaling=str(model_config.rotary_scaling),
+            rotary_factor=float(model_config.rotary_factor),
+            rotary_low_frequency_factor=float(model_config.rotary_low_frequency_factor),
+            rotary_high_frequency_factor=float(model_config.rotary_high_frequency_factor),
+            rotary_original_length=int(model_config.rotary_original_length),
+            max_positions=int(model_config.max_positions or 0),
+            embedding_scale=float(model_config.embedding_scale),
+            attention_scale=float(model_config.attention_scale or 0.0),
+            family=None if model_config.family is None else str(model_config.family),
         )
 
     @property
@@ -124,15 +139,44 @@ class Architecture(Dimensions):
 
 def _check_heads(model_config: Any) -> None:
     hidden, heads, kv_heads = model_config.hidden_size, model_config.num_heads, model_config.num_kv_heads
-    if hidden % heads:
+    if model_config.head_size is None and hidden % heads:
         raise ConfigurationError(
             f"model.num_heads={heads} does not divide model.hidden_size={hidden}: every head has the same "
-            f"width. Set model.num_heads to one of {_divisors(hidden)}, or change model.hidden_size.")
+            f"width. Set model.num_heads to one of {_divisors(hidden)}, change model.hidden_size, or set "
+            "model.head_size.")
     if kv_heads is not None and heads % kv_heads:
         raise ConfigurationError(
             f"model.num_kv_heads={kv_heads} does not divide model.num_heads={heads}: every key-value head "
             f"serves as many query heads. Set model.num_kv_heads to one of {_divisors(heads)}.")
-    if model_config.position_embedding == "rotary" and hidden // heads % 2:
+    _check_rotary(model_config)
+    if model_config.norm_order != "before" and model_config.parallel_residual:
+        raise ConfigurationError(
+            f"model.parallel_residual=true and model.norm_order={model_config.norm_order} exclude each other: no known "
+            "model has both. Set model.norm_order=before, or model.parallel_residual=false.")
+    rows = model_config.max_positions
+    if model_config.position_embedding == "learned" and rows is not None and rows < model_config.sequence_length:
+        raise ConfigurationError(
+            f"model.sequence_length={model_config.sequence_length} is above model.max_positions={rows}, the rows of "
+            f"the table of learned positions. Set model.sequence_length to {rows} or less.")
+
+
+def _check_rotary(model_config: Any) -> None:
+    hidden, heads = model_config.hidden_size, model_config.num_heads
+    if model_config.position_embedding != "rotary":
+        return
+    size = model_config.head_size or hidden // heads
+    turned = int(size * model_config.rotary_fraction)
+    if (model_config.rotary_fraction != 1.0 or model_config.head_size is not None) and (turned < 2 or turned % 2):
+        raise ConfigurationError(
+            f"model.rotary_fraction={model_config.rotary_fraction:g} of a head of {size} elements turns {turned}, and "
+            "rotary positions turn pairs. Set model.rotary_fraction or model.head_size so that the product is even, "
+            "or model.position_embedding=learned.")
+    low, high = model_config.rotary_low_frequency_factor, model_config.rotary_high_frequency_factor
+    if model_config.rotary_scaling == "llama3" and not low < high:
+        raise ConfigurationError(
+            f"model.rotary_low_frequency_factor={low:g} is not below model.rotary_high_frequency_factor={high:g}; "
+            "Llama 3 has 1 and 4.")
+    if model_config.head_size is None and hidden // heads % 2:
         even = _divisors(hidden, lambda divisor: hidden // divisor % 2 == 0)
         raise ConfigurationError(
             f"model.position_embedding=rotary turns pairs of elements, and a head of "

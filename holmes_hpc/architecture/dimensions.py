@@ -27,11 +27,45 @@ class Dimensions:
     bias: bool
     normalization_epsilon: float
     initialization_std: float
+    head_size: int = 0
+    attention_bias: str = ""
+    query_key_norm: str = "none"
+    norm_order: str = "before"
+    parallel_residual: bool = False
+    rotary_fraction: float = 1.0
+    rotary_scaling: str = "none"
+    rotary_factor: float = 1.0
+    rotary_low_frequency_factor: float = 1.0
+    rotary_high_frequency_factor: float = 4.0
+    rotary_original_length: int = 8192
+    max_positions: int = 0
+    embedding_scale: float = 1.0
+    attention_scale: float = 0.0
+    family: str | None = None
+
+    def __post_init__(self) -> None:
+        """Resolve what is left open, as models were before these could be set."""
+        head_size = self.head_size or self.hidden_size // self.num_heads
+        for name, value in (("head_size", head_size),
+                            ("attention_bias", self.attention_bias or ("all" if self.bias else "none")),
+                            ("max_positions", self.max_positions or self.sequence_length),
+                            ("attention_scale", self.attention_scale or head_size ** -0.5)):
+            object.__setattr__(self, name, value)
 
     @property
-    def head_size(self) -> int:
-        """Return the width of one attention head."""
-        return self.hidden_size // self.num_heads
+    def query_size(self) -> int:
+        """Return the width of all query heads together, which need not be the hidden size."""
+        return self.num_heads * self.head_size
+
+    @property
+    def rotary_size(self) -> int:
+        """Return how many elements of a head are turned by its position: the first ones."""
+        return int(self.head_size * self.rotary_fraction) if self.position_embedding == "rotary" else 0
+
+    @property
+    def norms_of_layer(self) -> int:
+        """Return the norms of a layer over the hidden dim: one for each of its two parts, or one on both sides."""
+        return 4 if self.norm_order == "both" else 2
 
     @property
     def kv_size(self) -> int:

@@ -18,10 +18,10 @@ def forward_flops(architecture: Dimensions, unit: str, tokens: int) -> dict[str,
         return {"head": 2 * tokens * architecture.hidden_size * architecture.vocab_size}
     if not unit.startswith("layers."):
         return {"embedding": 0}
-    hidden = architecture.hidden_size
+    hidden, query = architecture.hidden_size, architecture.query_size
     feed_forward_matrices = 3 if architecture.gated else 2
     return {
-        "attention_projection": 2 * tokens * hidden * (2 * hidden + 2 * architecture.kv_size),
-        "attention_core": 4 * tokens * architecture.sequence_length * hidden,
+        "attention_projection": 2 * tokens * hidden * (2 * query + 2 * architecture.kv_size),
+        "attention_core": 4 * tokens * architecture.sequence_length * query,
         "feed_forward": 2 * tokens * feed_forward_matrices * hidden * architecture.ffn_hidden_size,
     }

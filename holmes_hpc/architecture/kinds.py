@@ -8,8 +8,10 @@ from typing import Any
 
 from holmes_hpc import registry
 
-_GATED = {"gelu": False, "swiglu": True}
-_BIASED = {"layernorm": True, "rmsnorm": False}
+_GATED = {"gelu": False, "gelu_tanh": False, "swiglu": True, "geglu": True, "geglu_tanh": True}
+_BIASED = {"layernorm": True, "rmsnorm": False, "rmsnorm_1p": False}
+AROUND_ZERO = ("rmsnorm_1p",)
+"""Normalisations that multiply by 1 + weight, so that their initial weights are zero."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from holmes_hpc.architecture import Architecture
@@ -12,8 +12,8 @@ from holmes_hpc.errors import CheckpointError
 
 MODEL_PREFIX = "model/"
 
-_MEANING = ("num_heads", "num_kv_heads", "normalization", "activation", "position_embedding", "tied_embeddings")
-"""What weights of equal shapes mean something else by."""
+_NOT_MEANING = ("name", "family", "sequence_length", "max_positions", "initialization_std")
+"""What does not change what weights mean: names, lengths (shapes are compared as well), and initial values."""
 
 
 def model_description(architecture: Architecture) -> dict[str, Any]:
@@ -21,13 +21,26 @@ def model_description(architecture: Architecture) -> dict[str, Any]:
     return asdict(architecture)
 
 
+def resolved(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded model with what versions before it could be set had: the values that it then had always."""
+    try:
+        return asdict(Architecture(**recorded)) | dict(recorded)
+    except TypeError:
+        return dict(recorded)
+
+
 def check_model(index: Index, architecture: Architecture) -> None:
     """Raise CheckpointError unless the checkpoint is of this model: names, global shapes, and what they mean."""
-    recorded = index.extra.get("model", {})
-    different = [f"model.{name} is {recorded[name]} in it and {getattr(architecture, name)} here"
-                 for name in _MEANING if name in recorded and recorded[name] != getattr(architecture, name)]
+    recorded = resolved(index.extra.get("model", {}))
+    unknown = sorted(recorded.keys() - {field.name for field in fields(Architecture)})
+    if unknown:
+        raise CheckpointError(f"it is of a newer version of holmes_hpc: this one knows no model.{unknown[0]}")
+    different = [f"model.{name} is {value} in it and {getattr(architecture, name)} here"
+                 for name, value in recorded.items()
+                 if name not in _NOT_MEANING and value != getattr(architecture, name)]
     if different:
-        raise CheckpointError(f"it is of another model: {'; '.join(different)}")
+        raise CheckpointError(f"it is of another model: {'; '.join(different[:3])}"
+                              + (f"; and {len(different) - 3} more differences" if len(different) > 3 else ""))
     index.check_shapes(MODEL_PREFIX, {info.name: info.shape for info in architecture.parameters()})
 
 

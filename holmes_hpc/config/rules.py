@@ -41,10 +41,10 @@ def check_rules(config: DictConfig, *, cluster_named: bool) -> None:
 
 def _model(config: DictConfig) -> None:
     model = config.model
-    if model.hidden_size % model.num_heads:
+    if model.head_size is None and model.hidden_size % model.num_heads:
         raise ConfigurationError(
             f"model.hidden_size={model.hidden_size} is not divisible by model.num_heads={model.num_heads}, so a head "
-            "has no whole width; change one of them."
+            "has no whole width; change one of them, or set model.head_size."
         )
     if model.num_kv_heads is not None and model.num_heads % model.num_kv_heads:
         raise ConfigurationError(
@@ -52,7 +52,7 @@ def _model(config: DictConfig) -> None:
             "cannot share key-value heads evenly; change one of them."
         )
     head_size = model.hidden_size // model.num_heads
-    if model.position_embedding == "rotary" and head_size % 2:
+    if model.position_embedding == "rotary" and model.head_size is None and head_size % 2:
         raise ConfigurationError(
             f"model.position_embedding=rotary turns pairs, and a head has the odd width {head_size} (model.hidden_size="
             f"{model.hidden_size} over model.num_heads={model.num_heads}); change one of them, or use learned."

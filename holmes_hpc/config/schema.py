@@ -122,15 +122,43 @@ class Model:
     vocab_size: int = setting(256, "tokens of the vocabulary", minimum=2, maximum=1 << 31)
     sequence_length: int = setting(128, "tokens of a sample", minimum=1, maximum=1 << 24)
     tied_embeddings: bool = setting(True, "the head shares the embedding's table")
-    normalization: str = setting("layernorm", "normalisation", valid=("layernorm", "rmsnorm"),
+    normalization: str = setting("layernorm", "normalisation; rmsnorm_1p multiplies by 1 + weight",
+                                 valid=("layernorm", "rmsnorm", "rmsnorm_1p"),
                                  added="normalizations")
-    activation: str = setting("gelu", "activation of the feed-forward layer", valid=("gelu", "swiglu"),
+    activation: str = setting("gelu", "activation of the feed-forward layer",
+                              valid=("gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh"),
                               added="activations")
     position_embedding: str = setting("learned", "positions", valid=("learned", "rotary"))
     rotary_base: float = setting(10000.0, "base of the rotary angles", above=0)
     bias: bool = setting(True, "linear layers and layernorm have biases")
     normalization_epsilon: float = setting(1e-5, "added to the variance", above=0)
     initialization_std: float = setting(0.02, "standard deviation of the initial weights", above=0)
+    head_size: int | None = setting(None, "width of an attention head; default: hidden_size / num_heads", minimum=1,
+                                    maximum=1 << 16)
+    attention_bias: str | None = setting(None, "which projections of the attention have biases; default: all where "
+                                               "bias is true, else none", valid=("all", "qkv", "none"))
+    query_key_norm: str = setting("none", "RMSNorm of queries and keys: of each head, or over all heads",
+                                  valid=("none", "head", "all"))
+    norm_order: str = setting("before", "norms lie before attention and feed-forward layer, after, or both",
+                              valid=("before", "after", "both"))
+    parallel_residual: bool = setting(False, "attention and feed-forward layer read the same input, side by side")
+    rotary_fraction: float = setting(1.0, "share of each head that rotary positions turn", above=0, maximum=1)
+    rotary_scaling: str = setting("none", "how rotary frequencies are changed for long samples",
+                                  valid=("none", "linear", "llama3"))
+    rotary_factor: float = setting(1.0, "linear, llama3: frequencies are divided by this", above=0, maximum=1e6)
+    rotary_low_frequency_factor: float = setting(1.0, "llama3: longer waves than rotary_original_length over this are "
+                                                      "divided wholly", above=0)
+    rotary_high_frequency_factor: float = setting(4.0, "llama3: shorter waves than rotary_original_length over this "
+                                                       "stay", above=0)
+    rotary_original_length: int = setting(8192, "llama3: sample length that the model was first trained with",
+                                          minimum=1, maximum=1 << 30)
+    max_positions: int | None = setting(None, "rows of the table of learned positions; default: sequence_length",
+                                        minimum=1, maximum=1 << 24)
+    embedding_scale: float = setting(1.0, "what token embeddings are multiplied by", above=0, maximum=1e6)
+    attention_scale: float | None = setting(None, "what scores are multiplied by; default: 1 / sqrt(head_size)",
+                                            above=0, maximum=1e6)
+    family: str | None = setting(None, "family of Hugging Face models that `holmes export` writes (model_type); "
+                                       "default: the first that has all that this model has")
 
 
 @dataclass

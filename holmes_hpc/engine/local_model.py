@@ -85,10 +85,10 @@ class LocalModel:
         """Return what to multiply this rank's gradient of a parameter by before it is summed over its owners.
 
         Tensor-parallel ranks all compute the whole gradient of a parameter that they all hold, unless each saw only
-        its shard of the sequence.
+        its shard of the sequence, or used it for its own heads.
         """
-        share = self._shares[name]
-        alike = self._infos[name].split_dim is None and not share.sequence_parallel
+        share, info = self._shares[name], self._infos[name]
+        alike = info.split_dim is None and not info.by_head and not share.sequence_parallel
         return 1.0 / share.degree if alike else 1.0
 
     def global_shape(self, name: str) -> tuple[int, ...]:

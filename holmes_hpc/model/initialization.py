@@ -18,9 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from holmes_hpc.architecture import Architecture, ParameterInfo
+from holmes_hpc.architecture.kinds import AROUND_ZERO
 from holmes_hpc.model.share import TensorShare
 
 _RESIDUAL_OUTPUTS = (".attention.output.weight", ".feed_forward.down.weight")
+_QUERY_KEY_NORMS = (".query_norm.weight", ".key_norm.weight")
 
 
 def parameter_seed(seed: int, name: str) -> int:
@@ -33,11 +35,12 @@ def initial_value(architecture: Architecture, info: ParameterInfo, seed: int) ->
     """Return the initial global tensor of a parameter, float32 on the CPU.
 
     Matrices are normal with the architecture's `initialization_std`; those that write to the residual stream
-    are scaled by 1/sqrt(2 * layers), since that many of them add up (Radford et al. 2019). Norms are one,
-    biases zero.
+    are scaled by 1/sqrt(2 * layers), since that many of them add up (Radford et al. 2019). Norms multiply by one,
+    biases are zero.
     """
     if len(info.shape) == 1:
-        return torch.zeros(info.shape) if info.name.endswith(".bias") else torch.ones(info.shape)
+        around_zero = architecture.normalization in AROUND_ZERO and not info.name.endswith(_QUERY_KEY_NORMS)
+        return torch.zeros(info.shape) if info.name.endswith(".bias") or around_zero else torch.ones(info.shape)
     std = architecture.initialization_std
     if info.name.endswith(_RESIDUAL_OUTPUTS):
         std /= math.sqrt(2 * architecture.num_layers)

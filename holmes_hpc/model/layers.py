@@ -6,6 +6,7 @@ heads and columns; between the products every rank has all tokens, or with seque
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import cast
 
@@ -16,28 +17,10 @@ from torch.utils.checkpoint import checkpoint
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.model.kinds import activation_function, build_norm
+from holmes_hpc.model.query_key_norm import WidthNorm, build_query_key_norm, norm_over_heads
+from holmes_hpc.model.rotary import rotate
 from holmes_hpc.model.share import TensorShare
 from holmes_hpc.model.weight_gradients import as_now
-
-
-def rotation_table(architecture: Architecture) -> Tensor:
-    """Return cosine and sine [2, s, 1, d] in float32 of the angles of rotary positions (Su et al. 2021).
-
-    Pair j of position p turns by p / base^(2j/d). Element j is paired with element j + d/2, as in the Llama
-    weights that Hugging Face distributes.
-    """
-    pairs = torch.arange(0, architecture.head_size, 2, dtype=torch.float64, device="cpu")
-    frequencies = architecture.rotary_base ** (-pairs / architecture.head_size)
-    positions = torch.arange(architecture.sequence_length, dtype=torch.float64, device="cpu")
-    angles = torch.outer(positions, frequencies).repeat(1, 2)[:, None, :]
-    return torch.stack((angles.cos(), angles.sin())).float()
-
-
-def rotate(heads: Tensor, rotation: Tensor) -> Tensor:
-    """Turn every head [b, s, n, d] by its position, with a table [2, s, 1, d] of cosines and sines."""
-    cosine, sine = rotation.to(heads.dtype)
-    first, second = heads.chunk(2, dim=-1)
-    return heads * cosine + torch.cat((-second, first), dim=-1) * sine
 
 
 class Attention(nn.Module):
@@ -45,30 +28,42 @@ class Attention(nn.Module):
 
     def __init__(self, architecture: Architecture, share: TensorShare, *, recompute: bool) -> None:
         super().__init__()
-        hidden, bias = architecture.hidden_size, architecture.bias
-        own, kv = share.size(hidden), share.size(architecture.kv_size)
+        hidden, bias = architecture.hidden_size, architecture.attention_bias in ("all", "qkv")
+        own, kv = share.size(architecture.query_size), share.size(architecture.kv_size)
         self.share, self.recompute = share, recompute
-        self.head_size = architecture.head_size
+        self.head_size, self.scale = architecture.head_size, architecture.attention_scale
         self.query = nn.Linear(hidden, own, bias=bias)
         self.key = nn.Linear(hidden, kv, bias=bias)
         self.value = nn.Linear(hidden, kv, bias=bias)
-        self.output = nn.Linear(own, hidden, bias=bias)
+        self.query_norm = build_query_key_norm(architecture, architecture.query_size, share)
+        self.key_norm = build_query_key_norm(architecture, architecture.kv_size, share)
+        self.output = nn.Linear(own, hidden, bias=architecture.attention_bias == "all")
 
     def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
         """Return the attention's contribution [b, s, h] to the residual stream."""
         x = self.share.enter(x)
-        query, key, value = (projection(x).unflatten(-1, (-1, self.head_size))
-                             for projection in (self.query, self.key, self.value))
+        query, key, value = self._heads(x)
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
-        attended = recomputed(_attend, query, key, value) if self.recompute else _attend(query, key, value)
+        attend = functools.partial(_attend, scale=self.scale)
+        attended = recomputed(attend, query, key, value) if self.recompute else attend(query, key, value)
         return self.share.row_parallel(self.output, attended)
 
+    def _heads(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return this rank's queries, keys and values [b, s, n, d] of x [b, s, h], normed where the model says so."""
+        query, key, value = self.query(x), self.key(x), self.value(x)
+        if isinstance(self.query_norm, WidthNorm) and isinstance(self.key_norm, WidthNorm):
+            query, key = norm_over_heads(query, key, self.query_norm, self.key_norm, self.share)
+        query, key, value = (each.unflatten(-1, (-1, self.head_size)) for each in (query, key, value))
+        if isinstance(self.query_norm, nn.RMSNorm) and isinstance(self.key_norm, nn.RMSNorm):
+            query, key = self.query_norm(query), self.key_norm(key)
+        return query, key, value
 
-def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
     """Return the attention core's output [b, s, n d] of heads [b, s, n, d]."""
     attended = functional.scaled_dot_product_attention(
-        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True,
+        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True, scale=scale,
         enable_gqa=query.shape[2] != key.shape[2])
     return attended.transpose(1, 2).flatten(2)
 
@@ -84,7 +79,7 @@ def recomputed(function: Callable[..., Tensor], *inputs: Tensor | None) -> Tenso
 
 
 class FeedForward(nn.Module):
-    """Two matrices around an activation (GELU: exact, by the error function), or SwiGLU's three (Shazeer 2020)."""
+    """Two matrices around an activation (GELU: by the error function, or by tanh), or SwiGLU's three (Shazeer 2020)."""
 
     def __init__(self, architecture: Architecture, share: TensorShare) -> None:
         super().__init__()
@@ -103,23 +98,37 @@ class FeedForward(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Attention and feed-forward layer, each behind a norm and beside a residual path.
+    """Attention and feed-forward layer, each beside a residual path and behind a norm, before one, or between two.
 
+    With `parallel_residual` both read what comes in, and what they have to say is added together (GPT-NeoX).
     `recompute`: what the backward computes again, `none`, `selective` (the attention core) or `full` (all).
     """
 
     def __init__(self, architecture: Architecture, share: TensorShare, recompute: str) -> None:
         super().__init__()
         self.recompute = recompute == "full"
-        self.attention_norm = build_norm(architecture)
+        self.parallel = architecture.parallel_residual
+        before, after = architecture.norm_order != "after", architecture.norm_order != "before"
+        self.attention_norm = build_norm(architecture) if before else None
         self.attention = Attention(architecture, share, recompute=recompute == "selective")
-        self.feed_forward_norm = build_norm(architecture)
+        self.attention_post_norm = build_norm(architecture) if after else None
+        self.feed_forward_norm = build_norm(architecture) if before else None
         self.feed_forward = FeedForward(architecture, share)
+        self.feed_forward_post_norm = build_norm(architecture) if after else None
 
     def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
         """Return the hidden states [b, s, h] after this layer; s is a shard's with sequence parallelism."""
         return recomputed(self._forward, x, rotation) if self.recompute else self._forward(x, rotation)
 
     def _forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rotation)
-        return cast(Tensor, x + self.feed_forward(self.feed_forward_norm(x)))
+        if self.parallel:
+            return cast(Tensor, x + self.attention(_normed(self.attention_norm, x), rotation)
+                        + self.feed_forward(_normed(self.feed_forward_norm, x)))
+        attended = self.attention(_normed(self.attention_norm, x), rotation)
+        x = x + _normed(self.attention_post_norm, attended)
+        fed = self.feed_forward(_normed(self.feed_forward_norm, x))
+        return x + _normed(self.feed_forward_post_norm, fed)
+
+
+def _normed(norm: nn.Module | None, x: Tensor) -> Tensor:
+    return x if norm is None else cast(Tensor, norm(x))

@@ -87,6 +87,13 @@ class TensorShare:
             return partial
         return _apply(_ScatterSum if self.sequence_parallel else _Sum, partial, self)
 
+    def total(self, partial: Tensor) -> Tensor:
+        """Return the sum of what the ranks have, of which each goes on with all; backward, the sum of their gradients.
+
+        Unlike `leave`, whose result every rank uses alike, so that each already has the whole gradient.
+        """
+        return partial if self.degree == 1 else _apply(_Total, partial, self)
+
     def cut(self, whole: Tensor) -> Tensor:
         """Return this rank's shard of an activation that every rank has whole."""
         return whole if self.shards == 1 else _apply(_Cut, whole, self)
@@ -140,6 +147,19 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return gradients[0], None
+
+
+class _Total(torch.autograd.Function):
+    """Forward: the sum over the ranks; backward: the sum too, since every rank uses the result in its own way."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, share: TensorShare) -> Tensor:
+        context.share = share
+        return share.required_exchange().sum(x)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return context.share.required_exchange().sum(gradients[0]), None
 
 
 class _GatherSequence(torch.autograd.Function):

@@ -12,7 +12,8 @@ from torch.nn import functional
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.model.initialization import initialize
 from holmes_hpc.model.kinds import build_norm
-from holmes_hpc.model.layers import DecoderLayer, rotation_table
+from holmes_hpc.model.layers import DecoderLayer
+from holmes_hpc.model.rotary import rotation_table
 from holmes_hpc.model.share import SEQUENCE_DIM, WHOLE, TensorShare
 
 
@@ -45,11 +46,14 @@ class Embedding(nn.Module):
         self.share = share
         self.first_token, end = share.bounds(architecture.vocab_size)
         self.token = _table(end - self.first_token, architecture.hidden_size)
-        self.position = _table(architecture.sequence_length, architecture.hidden_size) if positions else None
+        self.scale = architecture.embedding_scale
+        self.position = _table(architecture.max_positions, architecture.hidden_size) if positions else None
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the hidden states [b, s, h] of tokens [b, s]; with sequence parallelism those of a shard."""
         hidden = self._look_up(tokens)
+        if self.scale != 1.0:
+            hidden = hidden * self.scale
         if self.position is not None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
             if self.share.shards > 1:

@@ -20,6 +20,7 @@ ELEMENT_SHARE = 0.29
 OPERATION_SECONDS = 11e-6
 """Python's and torch's own time for an operation."""
 _OPERATIONS, _SWIGLU_OPERATIONS, _ROTARY_OPERATIONS = 12, 2, 12
+_NORM_OPERATIONS = 1
 _ELEMENT = 4
 _LOSS_PASSES = 6
 """Times that cross entropy reads or writes the logits, in each direction."""
@@ -31,13 +32,16 @@ def cpu_layer_seconds(batch: MicroBatch) -> Seconds:
     rotary = architecture.position_embedding == "rotary"
     flops = architecture.forward_flops_by_part("layers.0", batch.tokens)
     hidden, ffn = architecture.hidden_size, architecture.ffn_hidden_size
+    heads = architecture.query_size + architecture.kv_size
+    normed, more_norms = architecture.query_key_norm != "none", architecture.norms_of_layer - 2
     products = (flops["attention_projection"] + flops["feed_forward"]) / tensor / (_peak(batch) * MATRIX_SHARE)
     core = flops["attention_core"] / 2 / tensor / (_peak(batch) * CORE_SHARE)
     # Norms and sums; the activation; rotary turns.
-    moved = batch.replicated_tokens * 10 * hidden + batch.tokens / tensor * (
-        (5 if swiglu else 2) * ffn + (2 * (hidden + architecture.kv_size) if rotary else 0))
+    moved = batch.replicated_tokens * (10 + 2 * more_norms) * hidden + batch.tokens / tensor * (
+        (5 if swiglu else 2) * ffn + 2 * heads * (rotary + normed))
     elements = moved * _ELEMENT / (_memory(batch) * ELEMENT_SHARE)
     operations = _OPERATIONS + swiglu * _SWIGLU_OPERATIONS + rotary * _ROTARY_OPERATIONS
+    operations += (more_norms + 2 * normed) * _NORM_OPERATIONS
     calls = operations * OPERATION_SECONDS
     forward = products + core + elements + calls
     again = {"full": forward, "selective": core}.get(batch.recompute, 0.0)

@@ -33,12 +33,13 @@ class Product(NamedTuple):
 def layer_products(batch: MicroBatch) -> tuple[Product, ...]:
     """Return the weight matrices of a layer, each as a rank's share."""
     architecture, t = batch.architecture, batch.tensor
-    hidden, kv, ffn = architecture.hidden_size, architecture.kv_size, architecture.ffn_hidden_size
+    hidden, ffn = architecture.hidden_size, architecture.ffn_hidden_size
+    query, kv = architecture.query_size, architecture.kv_size
     up = [ffn, ffn] if architecture.gated else [ffn]
-    entry = [hidden, kv, kv]
+    entry = [query, kv, kv]
     if batch.software.fused_projections:
         up, entry = [sum(up)], [sum(entry)]
-    return (*(Product(width / t, hidden) for width in entry), Product(hidden, hidden / t),
+    return (*(Product(width / t, hidden) for width in entry), Product(hidden, query / t),
             *(Product(width / t, hidden) for width in up), Product(hidden, ffn / t))
 
 
@@ -81,7 +82,7 @@ def core_seconds(batch: MicroBatch) -> tuple[float, float]:
     if batch.software.fused_attention:
         operations = _CAUSAL_SHARE * 4 * heads * length * length * width
         rate = device.peak * device.constants.attention_share
-        elements = batch.tokens * 2 * (architecture.hidden_size + architecture.kv_size)
+        elements = batch.tokens * 2 * (architecture.query_size + architecture.kv_size)
         moved = elements / batch.tensor * batch.element_bytes
         forward = max(operations / rate, moved / device.memory_speed)
         return forward, _CORE_BACKWARD_OPERATIONS * forward
@@ -106,30 +107,35 @@ def memory_bound_seconds(batch: MicroBatch) -> tuple[float, float]:
 def _forward_bytes(batch: MicroBatch) -> tuple[float, float]:
     """Return bytes for each token: of what every tensor rank does, and of what they share."""
     architecture, software, e = batch.architecture, batch.software, batch.element_bytes
-    hidden, kv, ffn = architecture.hidden_size, architecture.kv_size, architecture.ffn_hidden_size
+    hidden, ffn = architecture.hidden_size, architecture.ffn_hidden_size
+    query, kv = architecture.query_size, architecture.kv_size
     mask = 1 if software.dropout else 0
-    norms = 2 * 2 * e * hidden
+    norms = architecture.norms_of_layer * 2 * e * hidden
     sums = 2 * (3 * e + mask) * hidden
     activation = (2 if not architecture.gated else 3 if software.fused_activation else 5) * e * ffn
     # A bias outside the product: its copy is written, then read back as the product's start.
-    bias = 2 * e * (hidden + 2 * kv) if architecture.bias and not software.fused_bias else 0
-    rotary = 2 * e * (hidden + kv) if architecture.position_embedding == "rotary" else 0
-    context = 0 if software.fused_attention else 2 * e * hidden
-    return norms + sums, activation + bias + rotary + context
+    bias = 2 * e * (query + 2 * kv) if architecture.attention_bias != "none" and not software.fused_bias else 0
+    rotary = 2 * e * (query + kv) if architecture.position_embedding == "rotary" else 0
+    normed = 2 * e * (query + kv) if architecture.query_key_norm != "none" else 0
+    context = 0 if software.fused_attention else 2 * e * query
+    return norms + sums, activation + bias + rotary + normed + context
 
 
 def _backward_bytes(batch: MicroBatch) -> tuple[float, float]:
     """Return the backward's bytes for each token, as `_forward_bytes` does."""
     architecture, software, e = batch.architecture, batch.software, batch.element_bytes
-    hidden, kv, ffn = architecture.hidden_size, architecture.kv_size, architecture.ffn_hidden_size
+    hidden, ffn = architecture.hidden_size, architecture.ffn_hidden_size
+    query, kv = architecture.query_size, architecture.kv_size
     # A norm reads its input and gradient twice (for its weights, for its input) and writes once.
-    norms = 2 * 5 * e * hidden
+    norms = architecture.norms_of_layer * 5 * e * hidden
     dropout = 2 * (2 * e + 1) * hidden if software.dropout else 0
     sums = 2 * 3 * e * hidden
-    biases = e if architecture.bias else 0
+    biases = e * hidden * ((architecture.attention_bias == "all") + architecture.bias)
+    split_biases = e * (ffn * architecture.bias + (query + 2 * kv) * (architecture.attention_bias != "none"))
     activation = (3 if not architecture.gated else 5 if software.fused_activation else 8) * e * ffn
-    rotary = 2 * e * (hidden + kv) if architecture.position_embedding == "rotary" else 0
-    joined = 2 * e * (hidden + 2 * kv) if software.fused_projections else 0
-    context = 0 if software.fused_attention else 2 * e * hidden
-    return (norms + dropout + sums + 2 * biases * hidden,
-            activation + biases * (ffn + hidden + 2 * kv) + rotary + joined + context)
+    rotary = 2 * e * (query + kv) if architecture.position_embedding == "rotary" else 0
+    normed = 5 * e * (query + kv) if architecture.query_key_norm != "none" else 0
+    joined = 2 * e * (query + 2 * kv) if software.fused_projections else 0
+    context = 0 if software.fused_attention else 2 * e * query
+    return (norms + dropout + sums + biases,
+            activation + split_biases + rotary + normed + joined + context)

@@ -14,7 +14,7 @@ GIB = 2.0**30
 _CPU_FIXED_GIB = 0.25
 """A process that has imported torch."""
 _FLOAT32_BYTES = 4
-_SPLIT_PARTS = ("attention_core", "feed_forward", "logits", "log_probabilities")
+_SPLIT_PARTS = ("attention_core", "query_key_norms", "feed_forward", "logits", "log_probabilities")
 
 
 def state_bytes(precision: str, optimizer: str, software: Software = ENGINE) -> tuple[int, int, int]:
@@ -71,7 +71,8 @@ def _unfused_parts(architecture: Architecture, unit: str, samples: int, tensor: 
                     recompute: str, sequence_parallel: bool) -> dict[str, float]:
     """Return what software with an unfused core and dropout keeps; masks take a byte for each element."""
     tokens, hidden = samples * architecture.sequence_length, architecture.hidden_size
-    kv, ffn, e = architecture.kv_size, architecture.ffn_hidden_size, element_bytes
+    query, kv = architecture.query_size, architecture.kv_size
+    ffn, e = architecture.ffn_hidden_size, element_bytes
     whole = tokens / (tensor if sequence_parallel else 1)
     share = tokens / tensor
     if unit == "head":
@@ -86,10 +87,10 @@ def _unfused_parts(architecture: Architecture, unit: str, samples: int, tensor: 
     core = {} if recompute == "selective" else {"scores": share * heads * length * (2 * e + 1)}
     doubled = 3 if architecture.gated else 2
     return {
-        "norms": whole * 2 * e * hidden,
+        "norms": whole * architecture.norms_of_layer * e * hidden,
         "product_inputs": whole * 2 * e * hidden,
         "masks": whole * 2 * hidden,
-        "attention": share * e * (2 * hidden + 2 * kv),
+        "attention": share * e * (2 * query + 2 * kv),
         "feed_forward": share * e * doubled * ffn,
         **core,
     }

@@ -9,7 +9,7 @@ from typing import Any
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.layout.groups import GroupRules, find_groups
-from holmes_hpc.planner.megatron_export.arguments import ACTIVATIONS, NORMALIZATIONS
+from holmes_hpc.planner.megatron_export.arguments import ACTIVATIONS, NORMALIZATIONS, unknown_to_megatron
 from holmes_hpc.planner.megatron_export.communicators import ETHERNET
 from holmes_hpc.planner.simulation.predict import predict
 from holmes_hpc.planner.telling.restore import restore
@@ -27,8 +27,11 @@ def within_megatron(config: Any) -> Any:
     """
     for key, known in (("normalization", NORMALIZATIONS), ("activation", ACTIVATIONS)):
         if config.model[key] not in known:
-            raise PlanRefusedError(f"output=megatron: model.{key}={config.model[key]}: a plug-in added it, and "
-                                   f"Megatron-LM has none of that name. Set it to {' or '.join(known)}.")
+            raise PlanRefusedError(f"output=megatron: model.{key}={config.model[key]}: Megatron-LM has no argument "
+                                   f"for it. Set it to {' or '.join(known)}.")
+    unknown = unknown_to_megatron(config.model)
+    if unknown is not None:
+        raise PlanRefusedError(f"output=megatron: {unknown}. Use another model, or run it here.")
     limited = config.copy()
     parallel = limited.parallel
     known_schedules = [kind for kind in SCHEDULE_KINDS.values() if kind.in_megatron]
