@@ -84,7 +84,7 @@ GOOD = 64 + 200 + 8
     (lambda content: b"", "does not begin with the magic"),
     (lambda content: with_bytes(content, 2, b"?"), "does not begin with the magic"),
     (lambda content: content[:40], "40 bytes, and the header of a token file alone has 64: it is cut short"),
-    (lambda content: with_bytes(content, 8, b"\2"), "version 2, and this holmes_hpc reads version 1"),
+    (lambda content: with_bytes(content, 8, b"\3"), "version 3, and this holmes_hpc reads 1 and 2"),
     (lambda content: with_bytes(content, 12, b"\2"), "damaged header"),
     (lambda content: with_bytes(content, 25, b"\7"), "damaged header"),
     (lambda content: with_bytes(content, 63, b"\0\0"), "damaged header"),

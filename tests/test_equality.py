@@ -9,8 +9,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
+import torch
 
+from holmes_hpc.architecture import Architecture
+from holmes_hpc.config.compose import compose
+from holmes_hpc.data import TokenFileWriter, open_dataset
+from holmes_hpc.model import build_stage
+from holmes_hpc.model.attention import Documents
+from holmes_hpc.values.targets import NOT_COUNTED
 from tests.engine_worlds import train_world
 from tests.runs_for_tests import train
 
@@ -211,6 +219,64 @@ def test_a_vocabulary_that_does_not_divide_trains_as_one_process(name: str, tmp_
     expected = reference_of(layout, references, tmp_path, LONG)
     found = train_world(tmp_path, [*COMMON, *layout, *LONG]).rows
     assert_as_one_process(found, expected, LONG_STEPS)
+
+
+MASKED_LAYOUTS = {
+    "dp2": [*uniform(2, 1), HOLMES, "parallel.pipeline=1", TIED],
+    "pp2": [*mixed((1, 1), (1, 1)), HOLMES, TIED],
+    "tp2": [*uniform(1, 2), MEGATRON, TENSOR_2, TIED],
+    "tp2-pp2-sequence-llama": [*mixed((1, 2), (1, 2)), HOLMES, TENSOR_2, SEQUENCE, *LLAMA, "parallel.recompute=full",
+                               "parallel.layer_split=[1,2]"],
+    "unlike-pipelines-sgd": [
+        *mixed((1, 2), (1, 1)), "parallel=manual", TIED, "optimizer=sgd", "parallel.micro_batch_size=2",
+        "parallel.pipelines=[{microbatches: 9, stages: [{ranks: [0], layers: 2}, {ranks: [1], layers: 1}]},"
+        "{microbatches: 3, stages: [{ranks: [2], layers: 3}]}]"],
+}
+"""Layouts of samples that count unlike numbers of tokens, and some none."""
+PACKED = {"dp2": "whole", "pp2": "documents", "tp2": "whole", "tp2-pp2-sequence-llama": "documents",
+          "unlike-pipelines-sgd": "whole"}
+
+
+def masked_data(folder: Path, packing: str) -> list[str]:
+    """Write documents of unlike length that count from no token to all, and return the settings that read them."""
+    generator = numpy.random.default_rng(1)
+    path = folder / "masked.tokens"
+    with TokenFileWriter(path, 64, counts=True) as writer:
+        for length in generator.integers(2, 60, 400).tolist():
+            # Few tokens, of a pattern that a tiny model learns; the first part of each counts seldom.
+            tokens = (numpy.arange(length) * int(generator.integers(1, 4)) + int(generator.integers(0, 8))) % 64
+            writer.write(tokens, generator.random(length) < generator.choice([0.0, 0.05, 0.9]))
+            writer.end_document()
+    return ["data=tokens", f"data.path={path}", f"data.packing={packing}", "model.vocab_size=64"]
+
+
+@pytest.mark.parametrize("name", MASKED_LAYOUTS)
+def test_the_mean_is_over_tokens_that_count(name: str, tmp_path: Path, references: References) -> None:
+    data = masked_data(tmp_path, PACKED[name])
+    layout = [*SMALL, *MASKED_LAYOUTS[name]]
+    known: References = {}
+    expected = reference_of(layout, known, tmp_path, [*data, *LONG])
+    found = train_world(tmp_path, [*COMMON, *layout, *data, *LONG]).rows
+    assert_as_one_process(found, expected, LONG_STEPS)
+
+
+def test_unlike_pipelines_do_not_take_the_mean_of_means(tmp_path: Path) -> None:
+    """The well-known fault of accumulation: the mean over micro-batches of their means, whatever counts in them."""
+    options = [*COMMON, *SMALL, *MASKED_LAYOUTS["unlike-pipelines-sgd"], *masked_data(tmp_path, "whole"),
+               "train.steps=1"]
+    world = train_world(tmp_path, options)
+    config = compose(options)
+    architecture = Architecture.from_config(config.model)
+    samples = open_dataset(config.data, architecture).train_samples(config.train.seed, 1, 0, 24, 24)
+    model = build_stage(architecture, 0, architecture.num_layers, first=True, last=True, seed=config.train.seed)
+    with torch.no_grad():
+        logits = model(samples.tokens, Documents(samples.documents, samples.tokens.shape[1]))
+    losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), samples.targets.flatten(), reduction="none")
+    counts = (samples.targets != NOT_COUNTED).view(12, -1)  # by micro-batch
+    sums = losses.view(12, -1).sum(dim=1)
+    mean_of_means = float((sums / counts.sum(dim=1).clamp(min=1)).mean())
+    assert world.rows[0]["loss"] == pytest.approx(float(sums.sum() / counts.sum()), rel=1e-6)
+    assert abs(mean_of_means - world.rows[0]["loss"]) > 0.01
 
 
 @pytest.mark.emulated

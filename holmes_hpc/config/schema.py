@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holmes_hpc.values.backend_kinds import BACKEND_KINDS
+from holmes_hpc.values.packings import PACKINGS
 from holmes_hpc.values.schedule_kinds import AUTO, SCHEDULE_KINDS
 from holmes_hpc.values.strategy_kinds import COMPARE_ALL_HELP, STRATEGY_KINDS
 
@@ -262,6 +263,7 @@ class Source:
     tokenizer: str | None = setting(None, "default: data.tokenizer")
     end_of_document: str | None = setting(None, "default: data.end_of_document")
     special_tokens: str | None = setting(None, "default: data.special_tokens", valid=SPECIAL_TOKENS)
+    packing: str | None = setting(None, "default: data.packing", valid=tuple(PACKINGS))
     validation_fraction: float | None = setting(None, "default: data.validation_fraction", above=0, maximum=0.5)
 
 
@@ -282,6 +284,7 @@ class Data:
     special_tokens: str = setting("text", "text: what becomes of text that spells a special token: text as any other, "
                                           "or that token (control)", valid=SPECIAL_TOKENS)
     validation_fraction: float = setting(0.05, "share of the tokens kept for validation", above=0, maximum=0.5)
+    packing: str = setting("auto", "how documents become samples", valid=tuple(PACKINGS), told=PACKINGS)
     order: str = setting("random", "training samples: drawn at random, or each window once in an epoch",
                          valid=("random", "epoch"))
     cache: str = setting("${run.folder}/token_cache", "text: folder that keeps the tokens for later runs")

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy
@@ -13,18 +14,40 @@ import torch
 from torch import Tensor
 
 from holmes_hpc.architecture import Architecture
+from holmes_hpc.data.cutting import Cutter
 from holmes_hpc.data.mapped import refuse_shrunk
 from holmes_hpc.data.order import Dealer, drawn_sources, epoch_windows, offset_words
 from holmes_hpc.data.settings import sources_of
 from holmes_hpc.data.sources import Source, check_tokenizers, open_source
 from holmes_hpc.data.telling import Tell, silent
-from holmes_hpc.data.tokens import TokenArray
+from holmes_hpc.values.targets import NOT_COUNTED
 
 # 2^64 divided by the golden ratio: multiples of it, modulo 2^64, are spread evenly however many are taken.
 _GOLDEN_STEP = 0x9E3779B97F4A7C15
 
 _Place = tuple[int, int]
-"""Where a sample begins: the source and the first token in its part."""
+"""Where a sample is: the source and the place in its part, which its cutter knows."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples of a batch: `tokens` and `targets` are int64 [samples, sequence length].
+
+    `targets[i, j]` follows `tokens[i, j]`, or is NOT_COUNTED. `documents` are the lengths of the documents that each
+    sample's attention stays inside, less than the sample's where the rest is padding; None where all samples are one.
+    """
+
+    tokens: Tensor
+    targets: Tensor
+    documents: tuple[tuple[int, ...], ...] | None = None
+
+    def __getitem__(self, part: slice) -> Samples:
+        """Return some of the samples."""
+        return Samples(self.tokens[part], self.targets[part], self.documents and self.documents[part])
+
+    def counted(self) -> int:
+        """Return how many targets count."""
+        return int((self.targets != NOT_COUNTED).sum())
 
 
 @dataclass(frozen=True)
@@ -41,36 +64,49 @@ class Dataset:
     vocab_size: int
     order: str = "random"
 
+    def train_samples(self, seed: int, step: int, first_sample: int, num_samples: int,
+                      global_batch_size: int) -> Samples:
+        """Return samples `first_sample` and following of a step's global batch.
+
+        Every layout sees the same samples: in random order they depend on seed, step and sample alone, in epochs also
+        on the batch's size. Steps count from 1. Raises ValueError for samples outside the batch, DataError for tokens
+        outside the vocabulary.
+        """
+        return self._samples(0, self._places(seed, step, first_sample, num_samples, global_batch_size))
+
     def train_batch(self, seed: int, step: int, first_sample: int, num_samples: int,
                     global_batch_size: int) -> tuple[Tensor, Tensor]:
-        """Return samples `first_sample` and following of a step's global batch: tokens and targets.
+        """Return the tokens and targets of `train_samples`."""
+        samples = self.train_samples(seed, step, first_sample, num_samples, global_batch_size)
+        return samples.tokens, samples.targets
 
-        Both are int64 [num_samples, sequence_length]; `targets[i, j]` follows `tokens[i, j]`. Every layout sees the
-        same samples: in random order they depend on seed, step and sample alone, in epochs also on the batch's size.
-        Steps count from 1. Raises ValueError for samples outside the batch, DataError for tokens outside the
-        vocabulary.
-        """
-        if first_sample < 0 or first_sample + num_samples > global_batch_size:
-            raise ValueError(f"samples {first_sample} to {first_sample + num_samples - 1} are outside a "
-                             f"global batch of {global_batch_size}")
-        if self.order == "epoch":
-            first = (step - 1) * global_batch_size + first_sample
-            places = self._epoch_places(seed, range(first, first + num_samples))
-        else:
-            places = self._random_places(seed, step, first_sample, num_samples)
-        return self._batch([source.training for source in self.sources], places)
+    def counted(self, seed: int, step: int, global_batch_size: int) -> int:
+        """Return how many targets of a step's global batch count: the same on every rank, which asks no other."""
+        if self.counts_all:
+            return global_batch_size * self.sequence_length
+        places = self._places(seed, step, 0, global_batch_size, global_batch_size)
+        return sum(self._cutters[source][0].count(place) for source, place in places)
 
-    def validation_batch(self, first_sample: int, num_samples: int) -> tuple[Tensor, Tensor]:
-        """Return fixed samples of the validation parts, as `train_batch` does.
+    @property
+    def counts_all(self) -> bool:
+        """Tell whether every target of every sample counts."""
+        return all(cutter.counts_all for parts in self._cutters for cutter in parts)
+
+    def validation_samples(self, first_sample: int, num_samples: int) -> Samples:
+        """Return fixed samples of the validation parts, as `train_samples` does.
 
         Samples 0 to n-1 are dealt to the sources by their weights, and are spread evenly over each part, for every n.
         """
         dealer, places = Dealer(self.weights, None), []
         for sample in range(first_sample, first_sample + num_samples):
             source, index = dealer.place(sample)
-            choices = len(self.sources[source].validation) - self.sequence_length
-            places.append((source, (index * _GOLDEN_STEP % 2**64) * choices >> 64))
-        return self._batch([source.validation for source in self.sources], places)
+            places.append((source, self._spread(source, index)))
+        return self._samples(1, places)
+
+    def validation_batch(self, first_sample: int, num_samples: int) -> tuple[Tensor, Tensor]:
+        """Return the tokens and targets of `validation_samples`."""
+        samples = self.validation_samples(first_sample, num_samples)
+        return samples.tokens, samples.targets
 
     def check(self) -> None:
         """Refuse data that cannot be trained on.
@@ -95,14 +131,34 @@ class Dataset:
         digest = hashlib.sha256(f"{self.order}/{self.sequence_length}/{self.vocab_size}".encode())
         for source, weight in zip(self.sources, self.weights, strict=True):
             digest.update(f"/{weight}".encode())
+            if source.packing != "causal":  # a digest of the others stays what it was in older checkpoints
+                digest.update(f"/{source.packing}".encode())
             for part in source.digest_parts():
                 digest.update(part)
         return digest.hexdigest()[:16]
 
+    @cached_property
+    def _cutters(self) -> tuple[tuple[Cutter, Cutter], ...]:
+        """What cuts samples out of the training and the validation part of each source."""
+        return tuple(source.cutters(self.sequence_length) for source in self.sources)
+
+    def _places(self, seed: int, step: int, first: int, count: int, global_batch_size: int) -> list[_Place]:
+        if first < 0 or first + count > global_batch_size:
+            raise ValueError(f"samples {first} to {first + count - 1} are outside a global batch of "
+                             f"{global_batch_size}")
+        if self.order == "epoch":
+            before = (step - 1) * global_batch_size + first
+            return self._epoch_places(seed, range(before, before + count))
+        return self._random_places(seed, step, first, count)
+
+    def _spread(self, source: int, index: int) -> int:
+        """Return the place of the validation sample `index` of a source."""
+        return (index * _GOLDEN_STEP % 2**64) * self._cutters[source][1].choices >> 64
+
     def _random_places(self, seed: int, step: int, first: int, count: int) -> list[_Place]:
-        """Choose offsets in the parts by a Philox counter keyed by seed and step."""
+        """Choose places in the parts by a Philox counter keyed by seed and step."""
         sources = drawn_sources(self.weights, seed, step, first, count)
-        choices = [len(source.training) - self.sequence_length for source in self.sources]
+        choices = [training.choices for training, _ in self._cutters]
         words = offset_words(seed, step, first, count).tolist()
         return [(source, word % choices[source]) for source, word in zip(sources, words, strict=True)]
 
@@ -112,23 +168,30 @@ class Dataset:
             raise ValueError("data.order=epoch counts steps from 1")
         dealer = Dealer(self.weights, seed)
         dealt = [dealer.place(sample) for sample in samples]
-        offsets: dict[_Place, int] = {}
-        for index, source in enumerate(self.sources):
+        places: dict[_Place, int] = {}
+        for index, (training, _) in enumerate(self._cutters):
             positions = [position for number, position in dealt if number == index]
-            windows = (len(source.training) - 1) // self.sequence_length
-            for position, window in zip(positions, epoch_windows(positions, windows, seed, index), strict=True):
-                offsets[index, position] = window * self.sequence_length
-        return [(place[0], offsets[place]) for place in dealt]
+            windows = epoch_windows(positions, training.windows, seed, index)
+            for position, window in zip(positions, windows, strict=True):
+                places[index, position] = training.window(window)
+        return [(place[0], places[place]) for place in dealt]
 
-    def _batch(self, parts: Sequence[TokenArray], places: Sequence[_Place]) -> tuple[Tensor, Tensor]:
-        for part, drawn in zip(parts, self.sources, strict=True):
-            refuse_shrunk(part, drawn.label)
-        samples = numpy.empty((len(places), self.sequence_length + 1), dtype=numpy.int64)
-        for row, (source, offset) in enumerate(places):
-            samples[row] = parts[source][offset : offset + self.sequence_length + 1]
-            self.sources[source].check_vocabulary(samples[row], self.vocab_size)
-        batch = torch.from_numpy(samples)
-        return batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
+    def _samples(self, part: int, places: Sequence[_Place]) -> Samples:
+        """Cut samples out of the training parts (0) or the validation parts (1)."""
+        for source, cutters in zip(self.sources, self._cutters, strict=True):
+            refuse_shrunk(cutters[part].tokens, source.label)
+        tokens = numpy.empty((len(places), self.sequence_length + 1), dtype=numpy.int64)
+        targets, documents = tokens[:, 1:].copy(), []
+        for row, (index, place) in enumerate(places):
+            cut = self._cutters[index][part].cut(place)
+            self.sources[index].check_vocabulary(cut.tokens, self.vocab_size)
+            tokens[row], targets[row] = cut.tokens, cut.tokens[1:]
+            if cut.counts is not None:
+                targets[row, ~cut.counts] = NOT_COUNTED
+            documents.append(cut.documents)
+        inside = any(cutters[part].borders is not None for cutters in self._cutters)
+        return Samples(torch.from_numpy(numpy.ascontiguousarray(tokens[:, :-1])), torch.from_numpy(targets),
+                       tuple(documents) if inside else None)
 
 
 def open_dataset(data_config: Any, architecture: Architecture, tell: Tell = silent) -> Dataset:

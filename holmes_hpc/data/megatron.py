@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from holmes_hpc.data.settings import SourceSettings
 from holmes_hpc.data.token_types import check_stored
-from holmes_hpc.data.tokens import Tokens, file_size, map_array, read_bytes
+from holmes_hpc.data.tokens import Tokens, crossing, file_size, map_array, read_bytes
 from holmes_hpc.errors import DataError
+from holmes_hpc.values.packings import INSIDE
 
 MAGIC = b"MMIDIDX\0\0"
 _OLDER_MAGIC = b"TNTIDX\0\0"
@@ -31,12 +32,13 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class _Index:
-    """What an .idx says: `lengths` in tokens and `pointers` in bytes, by sequence."""
+    """What an .idx says: `lengths` in tokens and `pointers` in bytes by sequence, `documents` as first sequences."""
 
     path: Path
     dtype: numpy.dtype[Any]
     lengths: NDArray[numpy.int32]
     pointers: NDArray[numpy.int64]
+    documents: NDArray[numpy.int64]
 
 
 class Gathered:
@@ -90,10 +92,19 @@ def read_megatron(settings: SourceSettings, vocab_size: int) -> Tokens:
                                      f"together, or one is cut short{wider}")
     stored = map_array(settings, path, index.dtype, 0, size // width)
     check_stored(settings, path, stored, vocab_size)
-    if contiguous:
-        return Tokens(stored)
+    inside = settings.packing in INSIDE and len(index.documents) > 1
+    if contiguous and not inside:
+        return Tokens(stored, notes=_crossing(settings, index))
     starts = numpy.concatenate([numpy.zeros(1, numpy.int64), numpy.cumsum(index.lengths, dtype=numpy.int64)])
-    return Tokens(Gathered(stored, index.pointers, starts, 0, count))
+    ends = starts[index.documents[1:]].astype(numpy.uint64) if inside else None
+    return Tokens(stored if contiguous else Gathered(stored, index.pointers, starts, 0, count), documents=ends,
+                  notes=_crossing(settings, index))
+
+
+def _crossing(settings: SourceSettings, index: _Index) -> tuple[str, ...]:
+    """Say what becomes of documents where the user did not. Their ends are only worked out where they are needed."""
+    number = len(index.documents) - 1
+    return (crossing(number),) if number > 1 and settings.packing_unsaid else ()
 
 
 def _read_index(settings: SourceSettings, path: Path) -> _Index:
@@ -123,7 +134,7 @@ def _read_index(settings: SourceSettings, path: Path) -> _Index:
         raise _wrong(settings, path, f"has document borders outside its {sequences} sequences: it is damaged")
     if size > expected and map_array(settings, path, "<i1", expected, sequences).any():
         raise _wrong(settings, path, "describes multimodal sequences, and only text is trained on")
-    return _Index(path, numpy.dtype(_DTYPES[code]), lengths, pointers)
+    return _Index(path, numpy.dtype(_DTYPES[code]), lengths, pointers, documents)
 
 
 def _survey(settings: SourceSettings, index: _Index) -> tuple[int, bool, int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.values.packings import BY_KIND
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,9 @@ class SourceSettings:
     special_tokens: str = "text"
     validation_fraction: float = 0.05
     cache: Path = Path("token_cache")
+    packing: str = "causal"
+    packing_unsaid: bool = False
+    """whether nobody chose how documents are packed"""
 
     def key(self, name: str) -> str:
         """Return the name of a setting as the user writes it."""
@@ -63,6 +67,9 @@ def _settings(data: Any, source: Any, prefix: str) -> SourceSettings:
     shared: dict[str, Any] = {}
     for name in ("dtype", "pattern", "tokenizer", "end_of_document", "special_tokens", "validation_fraction"):
         shared[name] = data[name] if source[name] is None else source[name]
+    wanted = data.packing if source.packing is None else source.packing
+    shared["packing"] = BY_KIND.get(str(source.name), "causal") if wanted == "auto" else wanted
+    shared["packing_unsaid"] = wanted == "auto"
     # Only text has a cache; its default refers to run.folder, which other kinds do not need.
     if source.name == "text":
         shared["cache"] = Path(data.cache).expanduser()

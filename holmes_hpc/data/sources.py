@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from holmes_hpc.data import python_docs, token_file
 from holmes_hpc.data.added import read_added
 from holmes_hpc.data.cache import read_text
+from holmes_hpc.data.cutting import Borders, Cutter, cutter
 from holmes_hpc.data.flat import NPY_MAGIC, read_flat, read_npy
 from holmes_hpc.data.megatron import MAGIC as MEGATRON_MAGIC
 from holmes_hpc.data.megatron import read_megatron
@@ -19,9 +20,10 @@ from holmes_hpc.data.settings import SourceSettings
 from holmes_hpc.data.telling import Tell, silent
 from holmes_hpc.data.token_types import capacity
 from holmes_hpc.data.tokenizer import ByteTokenizer
-from holmes_hpc.data.tokens import TokenArray, Tokens, file_size, read_bytes
+from holmes_hpc.data.tokens import TokenArray, Tokens, crossing, file_size, read_bytes
 from holmes_hpc.errors import ConfigurationError, DataError
 from holmes_hpc.registry import SOURCES, unknown
+from holmes_hpc.values.packings import INSIDE, WHOLE
 
 _CHECKED_WINDOWS = 64
 _CHECKED_TOKENS = 4096
@@ -36,7 +38,9 @@ class Source:
     """A training and a validation part of tokens.
 
     `label` names it in messages. `vocab_size` and `tokenizer` are None where the data does not say; `notes` are what a
-    user should be told of how its tokens were made.
+    user should be told of how its tokens were made. `packing` says how samples are cut (`cutting.PACKINGS`);
+    `documents` are the ends of all documents and `counted` what counts as a target, of both parts in one line, where
+    they are known.
     """
 
     label: str
@@ -45,6 +49,20 @@ class Source:
     vocab_size: int | None = None
     tokenizer: bytes | None = None
     notes: tuple[str, ...] = ()
+    packing: str = "causal"
+    documents: TokenArray | None = None
+    counted: TokenArray | None = None
+
+    def cutters(self, sequence_length: int) -> tuple[Cutter, Cutter]:
+        """Return what cuts samples out of the training and the validation part."""
+        border = len(self.training)
+        return self._cutter(self.training, 0, sequence_length), self._cutter(self.validation, border, sequence_length)
+
+    def _cutter(self, tokens: TokenArray, begin: int, sequence_length: int) -> Cutter:
+        end = begin + len(tokens)
+        return cutter(tokens, sequence_length, self.packing,
+                      None if self.documents is None else Borders(self.documents, begin, end),
+                      None if self.counted is None else self.counted[begin:end])
 
     def check(self, sequence_length: int, vocab_size: int) -> None:
         """Refuse a part shorter than one sample, and tokens outside the vocabulary in windows of both parts.
@@ -93,7 +111,14 @@ class Source:
                             f"{self.vocab_size}.")
 
     def check_length(self, sequence_length: int) -> None:
-        """Refuse a part shorter than one sample. Raises DataError."""
+        """Refuse a part shorter than one sample, or without a document to learn from. Raises DataError."""
+        if self.packing in WHOLE:
+            for part, cutter in zip(("training", "validation"), self.cutters(sequence_length), strict=True):
+                if not cutter.choices:
+                    raise DataError(f"{self.label} has no document of two tokens or more for {part}, and data.packing="
+                                    f"{self.packing} makes samples of whole documents. Use more of them, or set "
+                                    "data.validation_fraction to another value above 0, at most 0.5.")
+            return
         count = len(self.training) + len(self.validation)
         for part, tokens in (("training", self.training), ("validation", self.validation)):
             if len(tokens) <= sequence_length:
@@ -121,6 +146,11 @@ class Source:
             yield f"/{len(tokens)}/".encode()
             for window in _windows(tokens):
                 yield window.tobytes()
+        for known in (self.counted, self.documents if self.packing in INSIDE else None):
+            if known is not None:
+                yield f"/{len(known)}/".encode()
+                for window in _windows(known):
+                    yield window.tobytes()
 
 
 def open_source(settings: SourceSettings, vocab_size: int, tell: Tell = silent) -> Source:
@@ -145,8 +175,28 @@ def open_source(settings: SourceSettings, vocab_size: int, tell: Tell = silent) 
         raise unknown(SOURCES, settings.kind, ("python_docs", "text", *_READERS))
     count = len(tokens.array)
     border = count - int(count * settings.validation_fraction)
+    packing = settings.packing
+    if packing in WHOLE and tokens.documents is not None:
+        border = _end_near(tokens.documents, border)
     return Source(settings.label, tokens.array[:border], tokens.array[border:], tokens.vocab_size, tokens.tokenizer,
-                  tokens.notes)
+                  (*tokens.notes, *_crossing(settings, tokens)), packing, tokens.documents, tokens.counted)
+
+
+def _end_near(documents: TokenArray, border: int) -> int:
+    """Return the end of the document that holds the token before `border`; of the last one its begin."""
+    ends = numpy.asarray(documents)
+    index = int(numpy.searchsorted(ends, numpy.uint64(border)))
+    return int(ends[min(index, max(len(ends) - 2, 0))])
+
+
+def _crossing(settings: SourceSettings, tokens: Tokens) -> Iterator[str]:
+    """Say what becomes of documents where the user did not."""
+    if tokens.documents is None and settings.packing in INSIDE:
+        yield (f"where documents end is not known, so {settings.key('packing')}={settings.packing} takes all of it for "
+               "one document")
+    elif tokens.documents is not None and len(tokens.documents) > 1 and settings.packing_unsaid and (
+            settings.packing == "causal"):
+        yield crossing(len(tokens.documents))
 
 
 def _read_tokens(settings: SourceSettings, vocab_size: int) -> Tokens:

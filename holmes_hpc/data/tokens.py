@@ -29,7 +29,8 @@ class Tokens:
     """The tokens of one source, and what its file says about them.
 
     `vocab_size` and `tokenizer` (its identity) are None where the file does not say; `documents` holds the place
-    after the last token of every document, or is None.
+    after the last token of every document, or is None; `counted` says by token whether it counts as a target, None
+    where all do.
     """
 
     array: TokenArray
@@ -38,6 +39,7 @@ class Tokens:
     documents: TokenArray | None = None
     notes: tuple[str, ...] = ()
     """what a user should be told of the source"""
+    counted: TokenArray | None = None
 
 
 def map_array(settings: SourceSettings, path: Path, dtype: Any, offset: int, count: int) -> Any:
@@ -78,3 +80,9 @@ def nearby(path: Path) -> str:
     if path.is_dir():
         return " but a folder"
     return "" if path.parent.is_dir() else f": the folder {path.parent} does not exist on this node"
+
+
+def crossing(documents: int) -> str:
+    """Say what a user may not expect of samples that are windows of one long line."""
+    return (f"samples run across the ends of its {documents} documents, attention included; data.packing=documents "
+            "keeps it inside each")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from holmes_hpc.data import Dataset
+from holmes_hpc.data.dataset import Samples
+from holmes_hpc.model.attention import Documents
 from holmes_hpc.values import Plan
 
 
@@ -14,12 +16,23 @@ from holmes_hpc.values import Plan
 class MicroBatch:
     """Samples of one micro-batch: `tokens` and `targets` are int64 [samples, sequence].
 
-    `weight` is the share of its samples in the whole batch, so weighted losses add up to the mean.
+    `counted` of its targets count. `weight` is their share of those of the whole batch, so that weighted means add up
+    to the mean over all that count. `documents` say where attention stays inside.
     """
 
     tokens: torch.Tensor
     targets: torch.Tensor
     weight: float
+    counted: int
+    documents: Documents | None = None
+
+    @classmethod
+    def of(cls, samples: Samples, total: int, device: torch.device) -> MicroBatch:
+        """Return samples as a micro-batch of a batch in which `total` targets count."""
+        counted = samples.counted()
+        documents = samples.documents and Documents(samples.documents, samples.tokens.shape[1], device)
+        return cls(samples.tokens.to(device), samples.targets.to(device), counted / total if total else 0.0, counted,
+                   documents or None)
 
 
 class TrainingBatches:
@@ -27,6 +40,8 @@ class TrainingBatches:
 
     def __init__(self, plan: Plan, dataset: Dataset, seed: int, device: torch.device) -> None:
         self._plan, self._dataset, self._seed, self._device = plan, dataset, seed, device
+        self.counted = 0
+        """how many targets of the step loaded last count, on all ranks together"""
         self._first_sample: list[int] = []
         samples = 0
         for pipeline in plan.pipelines:
@@ -35,25 +50,23 @@ class TrainingBatches:
 
     def load(self, step: int, pipelines: set[int]) -> dict[tuple[int, int], MicroBatch]:
         """Return the micro-batches of `step` for some pipelines, by (pipeline, micro-batch)."""
-        size, total = self._plan.micro_batch_size, self._plan.global_batch_size
+        size, samples = self._plan.micro_batch_size, self._plan.global_batch_size
+        self.counted = total = self._dataset.counted(self._seed, step, samples)
         batches = {}
         for p in sorted(pipelines):
             count = self._plan.pipelines[p].microbatches
-            tokens, targets = self._dataset.train_batch(self._seed, step, self._first_sample[p], count * size, total)
+            own = self._dataset.train_samples(self._seed, step, self._first_sample[p], count * size, samples)
             for m in range(count):
-                part = slice(m * size, (m + 1) * size)
-                batches[p, m] = MicroBatch(tokens[part].to(self._device), targets[part].to(self._device), size / total)
+                batches[p, m] = MicroBatch.of(own[m * size:(m + 1) * size], total, self._device)
         return batches
 
 
 def validation_batches(plan: Plan, dataset: Dataset, num_samples: int,
                        device: torch.device) -> dict[tuple[int, int], MicroBatch]:
     """Return the fixed validation samples as micro-batches, dealt to the pipelines in turn."""
-    batches = {}
     size, pipelines = plan.micro_batch_size, len(plan.pipelines)
-    for number, first in enumerate(range(0, num_samples, size)):
-        count = min(size, num_samples - first)
-        tokens, targets = dataset.validation_batch(first, count)
-        place = number % pipelines, number // pipelines
-        batches[place] = MicroBatch(tokens.to(device), targets.to(device), count / num_samples)
-    return batches
+    parts = [dataset.validation_samples(first, min(size, num_samples - first))
+             for first in range(0, num_samples, size)]
+    total = sum(part.counted() for part in parts)
+    return {(number % pipelines, number // pipelines): MicroBatch.of(part, total, device)
+            for number, part in enumerate(parts)}

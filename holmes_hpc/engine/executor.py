@@ -91,18 +91,15 @@ class Executor:
         pipeline, stage, microbatch = place = place_of(action)
         stages = self._plan.pipelines[pipeline].stages
         module = self._model.stage(pipeline, stage)
-        if stage == 0:
-            source = self._batches[pipeline, microbatch].tokens
-        else:
-            source = self._inputs.pop(place).requires_grad_(self._training)
+        batch = self._batches[pipeline, microbatch]
+        source = batch.tokens if stage == 0 else self._inputs.pop(place).requires_grad_(self._training)
         with self._putting_off(place):
-            output = module(source)
+            output = module(source, batch.documents)
         self._gatherer.check(module)
         self._gatherer.poll()
         if stage == len(stages) - 1:
-            batch = self._batches[pipeline, microbatch]
             vocab_size = module.architecture.vocab_size
-            loss = token_loss(output, batch.targets, vocab_size, module.options.share) * batch.weight
+            loss = token_loss(output, batch.targets, vocab_size, module.options.share, batch.counted) * batch.weight
             if self._rank == stages[stage].ranks[0]:
                 self._loss += loss.detach()
             self._own.note_output(loss)

@@ -166,6 +166,8 @@ class Trainer:
         row = job.metrics.row(step, reports, step_seconds=step_seconds, grad_norm=norm, learning_rate=rate)
         row["stragglers"] = self._stragglers.add(step, [each.own_seconds for each in reports], step_seconds)
         self._nics.add(step, reports, step_seconds, stragglers=bool(self._stragglers.now))
+        if not job.dataset.counts_all:
+            row["counted_tokens"] = self._batches.counted
         if step == job.train.steps or step % BY_RANK_EVERY == 0:
             row |= memory_by_rank(reports)
         return row | self._guard.row()

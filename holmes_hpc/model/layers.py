@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from holmes_hpc.architecture import Architecture
+from holmes_hpc.model.attention import Core, attend
 from holmes_hpc.model.kinds import activation_function, build_norm
 from holmes_hpc.model.query_key_norm import WidthNorm, build_query_key_norm, norm_over_heads
 from holmes_hpc.model.rotary import rotate
@@ -39,14 +39,14 @@ class Attention(nn.Module):
         self.key_norm = build_query_key_norm(architecture, architecture.kv_size, share)
         self.output = nn.Linear(own, hidden, bias=architecture.attention_bias == "all")
 
-    def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, rotation: Tensor | None, core: Core = attend) -> Tensor:
         """Return the attention's contribution [b, s, h] to the residual stream."""
         x = self.share.enter(x)
         query, key, value = self._heads(x)
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
-        attend = functools.partial(_attend, scale=self.scale)
-        attended = recomputed(attend, query, key, value) if self.recompute else attend(query, key, value)
+        attending = functools.partial(core, scale=self.scale)
+        attended = recomputed(attending, query, key, value) if self.recompute else attending(query, key, value)
         return self.share.row_parallel(self.output, attended)
 
     def _heads(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -60,15 +60,7 @@ class Attention(nn.Module):
         return query, key, value
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    """Return the attention core's output [b, s, n d] of heads [b, s, n, d]."""
-    attended = functional.scaled_dot_product_attention(
-        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True, scale=scale,
-        enable_gqa=query.shape[2] != key.shape[2])
-    return attended.transpose(1, 2).flatten(2)
-
-
-def recomputed(function: Callable[..., Tensor], *inputs: Tensor | None) -> Tensor:
+def recomputed(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
     """Return `function(*inputs)`, which keeps only its inputs and runs again in the backward.
 
     Nothing in the model is random, so no random state is kept.
@@ -116,15 +108,18 @@ class DecoderLayer(nn.Module):
         self.feed_forward = FeedForward(architecture, share)
         self.feed_forward_post_norm = build_norm(architecture) if after else None
 
-    def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
-        """Return the hidden states [b, s, h] after this layer; s is a shard's with sequence parallelism."""
-        return recomputed(self._forward, x, rotation) if self.recompute else self._forward(x, rotation)
+    def forward(self, x: Tensor, rotation: Tensor | None, core: Core = attend) -> Tensor:
+        """Return the hidden states [b, s, h] after this layer; s is a shard's with sequence parallelism.
 
-    def _forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
+        `core` says which tokens attend to which.
+        """
+        return recomputed(self._forward, x, rotation, core) if self.recompute else self._forward(x, rotation, core)
+
+    def _forward(self, x: Tensor, rotation: Tensor | None, core: Core) -> Tensor:
         if self.parallel:
-            return cast(Tensor, x + self.attention(_normed(self.attention_norm, x), rotation)
+            return cast(Tensor, x + self.attention(_normed(self.attention_norm, x), rotation, core)
                         + self.feed_forward(_normed(self.feed_forward_norm, x)))
-        attended = self.attention(_normed(self.attention_norm, x), rotation)
+        attended = self.attention(_normed(self.attention_norm, x), rotation, core)
         x = x + _normed(self.attention_post_norm, attended)
         fed = self.feed_forward(_normed(self.feed_forward_norm, x))
         return x + _normed(self.feed_forward_post_norm, fed)

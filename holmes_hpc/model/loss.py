@@ -9,18 +9,28 @@ from torch import Tensor
 from torch.nn import functional
 
 from holmes_hpc.model.share import WHOLE, TensorShare
+from holmes_hpc.values.targets import NOT_COUNTED
 
 
-def token_loss(logits: Tensor, targets: Tensor, vocab_size: int, share: TensorShare = WHOLE) -> Tensor:
-    """Return the mean cross entropy per token of a micro-batch, in nats, a float32 scalar.
+def token_loss(logits: Tensor, targets: Tensor, vocab_size: int, share: TensorShare = WHOLE,
+               counted: int | None = None) -> Tensor:
+    """Return the mean cross entropy of the targets that count, in nats, a float32 scalar; zero where none does.
 
-    `logits` [b, s, V], `targets` [b, s] int64, `vocab_size` V. With tensor parallelism `logits` are the columns of
-    this rank's part of the vocabulary; every rank returns the same loss, and no rank ever sees all logits.
+    `logits` [b, s, V], `targets` [b, s] int64, or NOT_COUNTED; `vocab_size` V; `counted` is how many count, None where
+    all do. With tensor parallelism `logits` are the columns of this rank's part of the vocabulary; every rank returns
+    the same loss, and no rank ever sees all logits.
     """
+    rows, wanted = logits.float().flatten(0, 1), targets.flatten()
+    every = counted is None or counted == wanted.numel()
+    number = max(counted or 0, 1)
     if share.degree == 1:
-        return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
-    losses = _SplitCrossEntropy.apply(logits.float().flatten(0, 1), targets.flatten(), share, vocab_size)  # type: ignore[no-untyped-call]
-    return cast(Tensor, losses).mean()
+        if every:
+            return functional.cross_entropy(rows, wanted)
+        return functional.cross_entropy(rows, wanted, ignore_index=NOT_COUNTED, reduction="sum") / number
+    losses = cast(Tensor, _SplitCrossEntropy.apply(rows, wanted, share, vocab_size))  # type: ignore[no-untyped-call]
+    if every:
+        return losses.mean()
+    return losses.masked_fill(wanted == NOT_COUNTED, 0.0).sum() / number
 
 
 class _SplitCrossEntropy(torch.autograd.Function):

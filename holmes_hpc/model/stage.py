@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from holmes_hpc.architecture import Architecture
+from holmes_hpc.model.attention import Context, attend
 from holmes_hpc.model.initialization import initialize
 from holmes_hpc.model.kinds import build_norm
 from holmes_hpc.model.layers import DecoderLayer
@@ -49,15 +50,19 @@ class Embedding(nn.Module):
         self.scale = architecture.embedding_scale
         self.position = _table(architecture.max_positions, architecture.hidden_size) if positions else None
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return the hidden states [b, s, h] of tokens [b, s]; with sequence parallelism those of a shard."""
+    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Return the hidden states [b, s, h] of tokens [b, s]; with sequence parallelism those of a shard.
+
+        `positions` [b, s] are the tokens' own, where they do not count from the sample's first.
+        """
         hidden = self._look_up(tokens)
         if self.scale != 1.0:
             hidden = hidden * self.scale
         if self.position is not None:
-            positions = torch.arange(tokens.shape[1], device=tokens.device)
+            if positions is None:
+                positions = torch.arange(tokens.shape[1], device=tokens.device)
             if self.share.shards > 1:
-                positions = self.share.shard(positions, 0)
+                positions = self.share.shard(positions, positions.ndim - 1)
             hidden = hidden + self.position(positions)
         return hidden
 
@@ -118,26 +123,33 @@ class StageModule(nn.Module):
         self.head = Head(architecture, share) if last else None
         self.register_buffer("rotation", None, persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Run the stage.
 
         `x`: token ids [b, s] int64 on the first stage, else hidden states [b, s, h]. Returns logits [b, s, V]
         in float32 on the last stage, else hidden states. s may be shorter than the sequence length. With tensor
         parallelism V is this rank's part; hidden states that come and go are whole, or shards [b, s / degree, h]
-        where the options say so.
+        where the options say so. `context` says positions and attention where a sample is not one text from its first
+        token on.
         """
         share = self.options.share
         if self.first and self.embedding is not None:
-            x = self.embedding(x)
+            x = self.embedding(x, None if context is None else context.positions)
         elif not self.options.receives_shards:
             x = share.cut(x)
-        rotation = None if self.rotation is None else self.rotation[:, : x.shape[SEQUENCE_DIM] * share.shards]
-        for layer in self.layers.values():
-            x = layer(x, rotation)
+        rotation = self._turns(x.shape[SEQUENCE_DIM] * share.shards, context)
+        for name, layer in self.layers.items():
+            x = layer(x, rotation, attend if context is None else context.core(name))
         if self.head is None:
             return x if self.options.sends_shards else share.join(x)
         tied = self.embedding.token.weight if self.embedding is not None else None
         return cast(Tensor, self.head(x, tied))
+
+    def _turns(self, length: int, context: Context | None) -> Tensor | None:
+        """Return the rows of the rotation table: [2, s, 1, d], or [2, b, s, 1, d] where samples have their own."""
+        if self.rotation is None:
+            return None
+        return self.rotation[:, :length] if context is None else self.rotation[:, context.positions]
 
 
 def build_stage(architecture: Architecture, first_layer: int, num_layers: int, *, first: bool, last: bool,
