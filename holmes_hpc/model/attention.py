@@ -70,9 +70,10 @@ class Documents:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None = None) -> Tensor:
         """Return the core's output with attention inside each document."""
         samples = query.shape[0]
-        heads = [each.flatten(0, 1) for each in (query, key, value)]
+        query, key, value = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
         varlen = _variable_length() if query.is_cuda and query.dtype != torch.float32 else None
-        attended = self._one_by_one(*heads, scale) if varlen is None else self._at_once(varlen, *heads, scale)
+        attended = (self._one_by_one(query, key, value, scale) if varlen is None else
+                    self._at_once(varlen, query, key, value, scale))
         return attended.flatten(1).unflatten(0, (samples, -1))
 
     def _at_once(self, varlen: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor,
