@@ -38,7 +38,7 @@ class Source:
     """A training and a validation part of tokens.
 
     `label` names it in messages. `vocab_size` and `tokenizer` are None where the data does not say; `notes` are what a
-    user should be told of how its tokens were made. `packing` says how samples are cut (`cutting.PACKINGS`);
+    user should be told of how its tokens were made. `packing` says how samples are cut (`packings.PACKINGS`);
     `documents` are the ends of all documents and `counted` what counts as a target, of both parts in one line, where
     they are known.
     """
