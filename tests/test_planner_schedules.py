@@ -9,9 +9,20 @@ from hypothesis import strategies as st
 
 from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.layout.pipelines import build_pipelines
-from holmes_hpc.schedule.building import make_schedule, transfers
+from holmes_hpc.schedule.building import make_schedule, schedule_digest, transfers
 from holmes_hpc.schedule.in_flight import peak_in_flight
-from holmes_hpc.values import Action, ActionKind, Group, Pipeline, Reduction, Schedule, ScheduleChoice, Stage
+from holmes_hpc.values import (
+    Action,
+    ActionKind,
+    Group,
+    Level,
+    Operation,
+    Pipeline,
+    Reduction,
+    Schedule,
+    ScheduleChoice,
+    Stage,
+)
 from tests.fuzzing import examples
 from tests.schedule_rules import schedule_problems
 
@@ -232,6 +243,24 @@ def test_peak_in_flight_of_1f1b_and_gpipe() -> None:
     assert peaks == {(rank, 0, rank): 4 - rank for rank in range(4)}
     peaks = peak_in_flight(make_schedule(pipelines, (), (), ScheduleChoice("gpipe")))
     assert peaks == {(rank, 0, rank): 8 for rank in range(4)}
+
+
+def test_a_digest_of_pipelines_that_are_alike_still_tells_them_apart() -> None:
+    """One of the alike is looked at; a count, an order or a reduction of any other one is another digest."""
+    def pipeline(first: int, microbatches: int = 6) -> Pipeline:
+        return Pipeline(microbatches, (Stage((first, first + 1), 0, 2), Stage((first + 2, first + 3), 2, 2)))
+
+    equal, rest = (pipeline(0), pipeline(4), pipeline(8)), (pipeline(0), pipeline(4), pipeline(8, 7))
+    times = ((3, 20, 9), (3, 20, 9))
+    choices = [ScheduleChoice("zero_bubble", stage_times=(times, times, last))
+               for last in (times, ((9, 60, 2), (3, 20, 9)))]
+    sums = (Reduction(("layers.0",), tuple(range(12)), (Level((0,), Operation.ALL_REDUCE),)),)
+    digests = [schedule_digest(equal, (), (), choices[0]), schedule_digest(rest, (), (), choices[0]),
+               schedule_digest(equal, (), (), choices[1]), schedule_digest(equal, (), sums, choices[0]),
+               schedule_digest(equal, (), (), ScheduleChoice("1f1b")),
+               schedule_digest(equal, (Group("pipeline", (8, 9, 10, 11), "ethernet"),), (), ScheduleChoice("1f1b", 1))]
+    assert len(set(digests)) == len(digests)
+    assert schedule_digest(equal, (), (), choices[0]) == digests[0]
 
 
 def broken(schedule: Schedule, rank: int, actions: list[Action]) -> Schedule:

@@ -38,7 +38,7 @@ from holmes_hpc.metrics.slow_nics import SlowNics
 from holmes_hpc.metrics.step import BY_RANK_EVERY, memory_by_rank
 from holmes_hpc.metrics.usage import memory_gib
 from holmes_hpc.runs import RunFolder
-from holmes_hpc.schedule import build_schedule
+from holmes_hpc.schedule import build_schedule, plan_digest
 from holmes_hpc.schedule.forward_only import forward_actions
 from holmes_hpc.values import Action, ActionKind, Plan
 from holmes_hpc.values.capabilities import unable_to_sum
@@ -233,12 +233,13 @@ class Trainer:
         problems = unable_to_sum(plan)
         if problems:
             raise RunFailedError("; ".join(problems))
-        schedule = build_schedule(plan)
-        if plan.schedule.digest != schedule.digest():
+        digest = plan_digest(plan)
+        if plan.schedule.digest != digest:
             raise RunFailedError(
                 f"the plan's schedule has the digest {plan.schedule.digest}, this version of holmes_hpc makes "
-                f"{schedule.digest()} of the same plan: it was made by another version; plan anew"
+                f"{digest} of the same plan: it was made by another version; plan anew"
             )
+        schedule = build_schedule(plan)
         return schedule.actions[rank], arrivals(rank, schedule.actions[rank], lambda peer: schedule.actions[peer])
 
     def _combine_reports(self, loss: float, exposed_seconds: float) -> tuple[list[RankReport], float]:

@@ -19,7 +19,7 @@ from holmes_hpc.planner.simulation.traffic import Load, busy_seconds, loads, net
 from holmes_hpc.planner.task import Task, task_of
 from holmes_hpc.planner.telling.decision import decide
 from holmes_hpc.planner.telling.slow_links import limiting_link
-from holmes_hpc.schedule.building import make_schedule, slow_hops
+from holmes_hpc.schedule.building import schedule_digest, slow_hops
 from holmes_hpc.values import NetworkBytes, Plan, RankPlace, Rejected
 from holmes_hpc.words import counted, seconds_words
 
@@ -58,8 +58,7 @@ def assemble(task: Task, best: Candidate, rejected: tuple[Rejected, ...]) -> Pla
     layout, whole, task = best.layout, task, best.task
     widest = max(stage.tensor for pipeline in layout.pipelines for stage in pipeline.stages)
     synchronization, sent = task.synchronization(best.strategy), loads(task, layout)
-    schedule = make_schedule(layout.pipelines, layout.groups, layout.reductions, best.schedule,
-                             gathers=True)
+    digest = schedule_digest(layout.pipelines, layout.groups, layout.reductions, best.schedule)
     return Plan(
         strategy=best.strategy,
         world_size=task.cluster.world_size,
@@ -70,7 +69,7 @@ def assemble(task: Task, best: Candidate, rejected: tuple[Rejected, ...]) -> Pla
         pipelines=layout.pipelines,
         groups=layout.groups if best.schedule.turns else tuple(g for g in layout.groups if g.kind != "turn"),
         reductions=layout.reductions,
-        schedule=dataclasses.replace(best.schedule, digest=schedule.digest()),
+        schedule=dataclasses.replace(best.schedule, digest=digest),
         predicted=dataclasses.replace(best.predicted, bytes_by_network=_bytes_by_network(task, sent)),
         rejected=rejected,
         tied_embeddings=task.architecture.tied_embeddings,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
 
 from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.schedule.alike import alike
 from holmes_hpc.schedule.kinds import ORDERS, Orders
 from holmes_hpc.schedule.list_scheduling import FORWARD, WEIGHT, Pass
 from holmes_hpc.schedule.policies import Place, row_of
@@ -24,14 +26,43 @@ def build_schedule(plan: Plan, step: int = 0) -> Schedule:
                          gathers=True, step=step)
 
 
+def plan_digest(plan: Plan) -> str:
+    """Return the digest that a plan names (`ScheduleChoice.digest`), made anew: see `schedule_digest`."""
+    return schedule_digest(plan.pipelines, plan.groups, plan.reductions, plan.schedule)
+
+
+def schedule_digest(pipelines: Sequence[Pipeline], groups: Sequence[Group], reductions: Sequence[Reduction],
+                    choice: ScheduleChoice) -> str:
+    """Return 16 hexadecimal digits that change when any action of a layout's schedule or its order changes.
+
+    Of pipelines that do the same, and of the ranks of a tensor-parallel group, one is looked at: who stands for whom
+    follows from the layout.
+    """
+    slow = slow_hops(pipelines, groups)
+
+    def row(p: int) -> tuple[object, ...]:
+        return (tuple(s for s in range(len(pipelines[p].stages)) if (p, s) in slow),
+                *(tuple(row_of(rows, p)) for rows in (choice.hop_warmups, choice.stage_times, choice.hop_times)))
+
+    everyone = list(range(len(pipelines)))
+    like, kept = (everyone, everyone) if choice.turns else alike(pipelines, lambda rank: None, row)
+    few = [pipelines[p] for p in kept]
+    ranks = None if choice.turns else {stage.ranks[0] for pipeline in few for stage in pipeline.stages}
+    schedule = make_schedule(few, groups, reductions, choice.for_pipelines(kept), gathers=True, ranks=ranks)
+    sums = [(reduction.due(0), reduction.divides) for reduction in reductions]
+    return hashlib.sha256(f"{schedule.digest()} {like} {sums}".encode()).hexdigest()[:16]
+
+
 def make_schedule(pipelines: Sequence[Pipeline], groups: Sequence[Group], reductions: Sequence[Reduction],
-                  choice: ScheduleChoice, *, gathers: bool = False, step: int = 0) -> Schedule:
+                  choice: ScheduleChoice, *, gathers: bool = False, step: int = 0,
+                  ranks: Collection[int] | None = None) -> Schedule:
     """Return the schedule of a layout: see `build_schedule`, which takes the parts from a plan.
 
-    With `gathers`, every rank gathers what it shares with others after its optimizer's step.
+    With `gathers`, every rank gathers what it shares with others after its optimizer's step. With `ranks` the schedule
+    has the actions of these alone, which takes no turns.
     """
     actions = lower(pipelines, reductions, _orders(pipelines, groups, choice),
-                    split=choice.kind.splits, gathers=gathers, step=step)
+                    split=choice.kind.splits, gathers=gathers, step=step, ranks=ranks)
     return Schedule(choice.name, take_turns(pipelines, groups, actions) if choice.turns else actions)
 
 
@@ -83,8 +114,8 @@ def transfers(senders: Sequence[int], receivers: Sequence[int]) -> tuple[tuple[i
 
 
 def lower(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
-          orders: Mapping[int, Sequence[Pass]], *, split: bool = False,
-          gathers: bool = False, step: int = 0) -> dict[int, tuple[Action, ...]]:
+          orders: Mapping[int, Sequence[Pass]], *, split: bool = False, gathers: bool = False, step: int = 0,
+          ranks: Collection[int] | None = None) -> dict[int, tuple[Action, ...]]:
     """Put transfers around the work, then every rank's reductions in the plan's order, then the optimizer.
 
     A receive stands right before the work that needs it and a send right after the work that made it; between
@@ -92,7 +123,7 @@ def lower(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
     of its own. A reduction stands where it ends: with overlap it begins as soon as its gradients are there. It names
     the level through which it sums in this `step`; 0 is the step of a cycle in which all levels are done. With
     `gathers`, they follow the optimizer, first what the next forward uses first; a gather stands where it begins:
-    with overlap it ends where its parameters are used.
+    with overlap it ends where its parameters are used. `ranks` are those whose actions are asked for, by default all.
     """
     ways = _ways(pipelines)
     owned: dict[int, list[int]] = {}
@@ -101,6 +132,8 @@ def lower(pipelines: Sequence[Pipeline], reductions: Sequence[Reduction],
             owned.setdefault(rank, []).append(index)
     lowered = {}
     for rank, works in orders.items():
+        if ranks is not None and rank not in ranks:
+            continue
         actions: list[Action] = []
         parts: dict[tuple[int, int, int], list[tuple[ActionKind, int]]] = {}
         for kind, p, s, microbatch in works:

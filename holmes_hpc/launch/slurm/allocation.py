@@ -17,7 +17,7 @@ from holmes_hpc.launch.node.mismatch import Mismatch, find_mismatches, interface
 from holmes_hpc.launch.node.node_report import NodeReport
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
 from holmes_hpc.planner import bind, for_library
-from holmes_hpc.schedule import build_schedule
+from holmes_hpc.schedule import plan_digest
 from holmes_hpc.values import Plan
 from holmes_hpc.values.backend_kinds import GLOO
 
@@ -73,7 +73,7 @@ def allocate(config: Any, cluster: ClusterDescription, plan: Plan, given: Sequen
     if not _is_planned_for(plan, nodes):
         LOG.info("the nodes are others than planned, or in another order: planning anew")
         plan = plan_for_job(config, dataclasses.replace(cluster, nodes=nodes))
-    elif build_schedule(plan).digest() != plan.schedule.digest:
+    elif plan_digest(plan) != plan.schedule.digest:
         LOG.info("another version of holmes_hpc made the plan: planning anew")
         plan = plan_for_job(config, dataclasses.replace(cluster, nodes=nodes))
     first, report = found[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from holmes_hpc.schedule import build_schedule
+from holmes_hpc.schedule import plan_digest
 from holmes_hpc.values import Plan
 from holmes_hpc.values.levels import for_nodes
 
@@ -20,5 +20,5 @@ def for_library(plan: Plan, *, knows_nodes: bool) -> Plan:
     if (groups, reductions) == (plan.groups, plan.reductions):
         return plan
     changed = dataclasses.replace(plan, groups=groups, reductions=reductions)
-    digest = build_schedule(changed).digest()
+    digest = plan_digest(changed)
     return dataclasses.replace(changed, schedule=dataclasses.replace(plan.schedule, digest=digest))

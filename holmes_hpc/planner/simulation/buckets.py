@@ -5,6 +5,7 @@ Buckets cut what a reduction owns in the order in which a backward finishes it, 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -60,11 +61,11 @@ class Buckets:
         size = max(round(self.overlap.bucket_mib * 2**20 / _BUCKET_ELEMENT_BYTES), -(-total // (_MOST_BUCKETS - 2)), 1)
         starts = [0, *(each for _, each in ends)]
         cut = []
+        part = functools.cache(lambda share: Traffic(whole.seconds * share, whole.latency_seconds,
+                                                     {key: seconds * share for key, seconds in whole.busy.items()}))
         for begin, end in pairwise(bucket_cuts(total, size)):
             units = {unit for (unit, stop), start in zip(ends, starts, strict=False) if start < end and stop > begin}
-            share = (end - begin) / total
-            cut.append((Traffic(whole.seconds * share, whole.latency_seconds,
-                                {key: seconds * share for key, seconds in whole.busy.items()}), units))
+            cut.append((part((end - begin) / total), units))
         return cut
 
     def _places(self, reduction: Reduction) -> list[Place]:

@@ -11,14 +11,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
 
 from holmes_hpc.cluster import ClusterDescription, Node
 from holmes_hpc.planner.cost.network import Traffic
 from holmes_hpc.planner.simulation.events import Prices
+from holmes_hpc.schedule.alike import connected
 from holmes_hpc.values import Pipeline, Reduction
-
-Used = TypeVar("Used", str, int)
 
 
 @dataclass(frozen=True)
@@ -93,27 +91,6 @@ def likeness(cluster: ClusterDescription, pipelines: Sequence[Pipeline]) -> obje
     """Return a key that layouts share where one becomes the other by naming equal nodes and their ranks anew."""
     return _key([(pipeline, [[cluster.node_of(rank) for rank in stage.ranks] for stage in pipeline.stages])
                  for pipeline in pipelines])
-
-
-def connected(used: Sequence[set[Used]]) -> list[list[int]]:
-    """Return the pipelines of every component; `used` are the nodes, or the ranks, of each pipeline."""
-    parent = list(range(len(used)))
-
-    def root(p: int) -> int:
-        while parent[p] != p:
-            parent[p] = parent[parent[p]]
-            p = parent[p]
-        return p
-
-    first: dict[Used, int] = {}
-    for p, names in enumerate(used):
-        for name in names:
-            a, b = root(first.setdefault(name, p)), root(p)
-            parent[max(a, b)] = min(a, b)
-    members: dict[int, list[int]] = {}
-    for p in range(len(used)):
-        members.setdefault(root(p), []).append(p)
-    return list(members.values())
 
 
 def _key(members: Sequence[tuple[Pipeline, Sequence[Sequence[Node]]]]) -> object:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from holmes_hpc.planner.cost.network import Traffic, occupied
 from holmes_hpc.planner.simulation.collectives import Bucket
 from holmes_hpc.planner.simulation.events import Prices
-from holmes_hpc.planner.simulation.replicas import connected
+from holmes_hpc.schedule.alike import alike as alike_pipelines
 from holmes_hpc.schedule.building import edge_ranks, transfers
 from holmes_hpc.values import Group, Pipeline, Reduction, Stage
 
@@ -74,25 +74,10 @@ def fold(pipelines: Sequence[Pipeline], groups: Sequence[Group], reductions: Seq
 
 def alike(pipelines: Sequence[Pipeline], slot_of: Callable[[int], str], *,
           turns: bool) -> tuple[list[int], list[int]]:
-    """Return for every pipeline the number of the kept one like it, and the indices of those that are kept.
-
-    Pipelines that share ranks stand together: a set of them is like another one, each pipeline like its counterpart.
-    """
+    """Return what `schedule.alike` does of pipelines on the same nodes; with turns each one stands for itself."""
     if turns:
         return list(range(len(pipelines))), list(range(len(pipelines)))
-    models: dict[object, Sequence[int]] = {}
-    same = list(range(len(pipelines)))
-    for members in connected([{rank for stage in pipeline.stages for rank in stage.ranks} for pipeline in pipelines]):
-        places: dict[int, int] = {}
-        key = tuple((pipelines[p].microbatches, tuple(
-            (stage.first_layer, stage.num_layers,
-             tuple((slot_of(rank), places.setdefault(rank, len(places))) for rank in stage.ranks))
-            for stage in pipelines[p].stages)) for p in members)
-        for p, model in zip(members, models.setdefault(key, members), strict=True):
-            same[p] = model
-    kept = sorted(set(same))
-    number = {p: i for i, p in enumerate(kept)}
-    return [number[p] for p in same], kept
+    return alike_pipelines(pipelines, slot_of)
 
 
 def _leaders(pipelines: Sequence[Pipeline]) -> dict[int, int]:

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.cluster import ClusterDescription, Node
 from holmes_hpc.planner.cost.gpu_constants import network_share
-from holmes_hpc.planner.cost.network import Resource, Traffic, occupied
+from holmes_hpc.planner.cost.network import Resource, Traffic
 from holmes_hpc.planner.layout.layout import Layout
 from holmes_hpc.planner.simulation.events import Prices
 from holmes_hpc.planner.simulation.representatives import representatives
@@ -43,20 +43,45 @@ def loads(task: Task, layout: Layout) -> tuple[Load, ...]:
 
 def busy_seconds(found: Sequence[Load]) -> dict[Resource, float]:
     """Return how long a step occupies each direction of every NIC, and every trunk."""
-    return occupied({key: load.count * seconds for key, seconds in load.traffic.busy.items()} for load in found)
+    busy: dict[Resource, float] = {}
+    for traffic, (times, _) in _by_traffic(found):
+        for resource, seconds in traffic.busy.items():
+            busy[resource] = busy.get(resource, 0.0) + times * seconds
+    return busy
 
 
 def network_bytes(task: Task, found: Sequence[Load]) -> dict[str, float]:
     """Return the bytes that all nodes together send in a step, by network."""
     nodes = {node.slot: node for node in task.cluster.nodes}
+    rates: dict[Resource, tuple[str, float]] = {}
     sent: dict[str, float] = {}
-    for load in found:
-        for (slot, what), seconds in load.traffic.busy.items():
-            direction, network, way = parts_of(what)
-            if slot != TRUNK and direction == "out" and way is None:
-                rate = task.machine.node_bandwidth_gbps(nodes[slot], network) * network_share(network)
-                sent[network] = sent.get(network, 0.0) + load.count * load.replicas * seconds * rate * 1e9 / 8
+    for traffic, (_, times) in _by_traffic(found):
+        for resource, seconds in traffic.busy.items():
+            known = rates.get(resource)
+            if known is None:
+                known = rates[resource] = _bytes_a_second(task, nodes, resource)
+            network, rate = known
+            if rate:
+                sent[network] = sent.get(network, 0.0) + times * seconds * rate
     return sent
+
+
+def _by_traffic(found: Sequence[Load]) -> list[tuple[Traffic, tuple[int, int]]]:
+    """Return each traffic once, with how often the simulated ranks have it in a step, and how often all have it."""
+    times: dict[int, tuple[Traffic, tuple[int, int]]] = {}
+    for load in found:
+        _, (few, many) = times.get(id(load.traffic), (load.traffic, (0, 0)))
+        times[id(load.traffic)] = load.traffic, (few + load.count, many + load.count * load.replicas)
+    return list(times.values())
+
+
+def _bytes_a_second(task: Task, nodes: Mapping[str, Node], resource: Resource) -> tuple[str, float]:
+    """Return the network of what sends, and what it sends in a second; nothing for what is no node's own."""
+    slot, what = resource
+    direction, network, way = parts_of(what)
+    if slot == TRUNK or direction != "out" or way is not None:
+        return network, 0.0
+    return network, task.machine.node_bandwidth_gbps(nodes[slot], network) * network_share(network) * 1e9 / 8
 
 
 def parts_of(what: str) -> tuple[str, str, str | None]:
