@@ -6,11 +6,12 @@ and the fact; callers add the remedy, or leave the file out.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from holmes_hpc.errors import ConfigurationError
 
@@ -43,6 +44,15 @@ def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
         raise ForeignError(f"{path} cannot be read: {_words(error)}") from error
     finally:
         os.close(descriptor)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading. Raises OSError, also for what is none, such as a pipe: nothing waits at it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:

@@ -84,3 +84,39 @@ def test_runs_that_go_on_keep_the_course_also_the_third(tmp_path: Path) -> None:
     assert rates(again)[:2] == rates(whole)[6:]
     new = train_world(tmp_path, [*saving, "train.steps=12", f"train.resume={early}", "train.resume_schedule=new"])
     assert rates(new)[0] > rates(longer)[0]
+
+
+@pytest.mark.parametrize("step", [0, 3, 8, 9])
+def test_within_the_warm_up_a_step_is_named_at_which_the_schedules_differ(step: int) -> None:
+    """The warm-up is the same for both, so the next step would say nothing."""
+    [kept] = words(step, "train.steps=2000", "optimizer.warmup_steps=10")
+    later, stretched, now = re.findall(r"and step (\d+) ([\d.e-]+) instead of ([\d.e-]+)", kept)[0]
+    config = compose([*ONE, "optimizer.lr=1.6e-3", "optimizer.warmup_steps=10"])
+    assert int(later) > 10 and stretched != now
+    assert float(now) == pytest.approx(learning_rate(int(later), config.optimizer, 1000), rel=1e-3)
+    assert float(stretched) == pytest.approx(learning_rate(int(later), config.optimizer, 2000), rel=1e-3)
+
+
+def test_a_schedule_that_ended_within_the_warm_up_has_no_steps_with_the_least_rate_in_it() -> None:
+    [kept] = words(3, "train.steps=40", "optimizer.warmup_steps=30", settings=SETTINGS | {
+        "train.steps": 20, "optimizer.warmup_steps": 30})
+    assert "so steps 31 to 40 train with optimizer.min_lr=0.0002" in kept
+    assert re.search(r"and step \d\d ([\d.e-]+) instead of 0\.0002", kept)
+    [kept] = words(3, "train.steps=28", "optimizer.warmup_steps=30", settings=SETTINGS | {
+        "train.steps": 20, "optimizer.warmup_steps": 30})
+    assert "which end within optimizer.warmup_steps" in kept and "instead" not in kept
+
+
+def test_a_jump_too_small_for_four_digits_is_printed_with_those_that_differ() -> None:
+    [jump] = words(500, "train.steps=1000", "optimizer.lr=1.60001e-3")
+    was, now = re.findall(r"step 501 would have had ([\d.e-]+) and has ([\d.e-]+)", jump)[0]
+    assert was != now and float(now) > float(was)
+
+
+@pytest.mark.parametrize("extra", [
+    {"settings": 3}, {"settings": [1]}, {"settings": None}, {"settings": SETTINGS | {"optimizer.lr": "high"}},
+    {"settings": SETTINGS | {"optimizer.warmup_steps": [1]}}, {"settings": SETTINGS | {"optimizer.min_lr": None}},
+    {"schedule_end": "soon", "settings": {}}, {"schedule_end": 10**30},
+])
+def test_settings_of_a_checkpoint_that_are_none_say_nothing(extra: dict[str, Any]) -> None:
+    assert words(500, "train.steps=1000", **extra) == []

@@ -23,6 +23,7 @@ from holmes_hpc.checkpoint.writing import Attempt, commit, write_part
 from holmes_hpc.errors import CheckpointError
 from tests.checkpoint_folders import make_checkpoint
 from tests.checkpoints_for_tests import cut, load, save
+from tests.engine_worlds import train_world
 from tests.fuzzing import examples
 from tests.runs_for_tests import train
 
@@ -196,6 +197,26 @@ def test_serial_numbers_go_on_above_all_that_is_there(tmp_path: Path) -> None:
         make_checkpoint(tmp_path / f"step-{step:06d}", step, state(step, serial))
     (tmp_path / "step-000030").mkdir()
     assert next_serial(tmp_path) == 8
+
+
+def test_a_checkpoint_without_sha256_is_said_where_they_are_asked_for(tmp_path: Path) -> None:
+    alone = ["+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=1", "train.steps=4"]
+    said: list[str] = []
+
+    def words(*overrides: str) -> tuple[Path, str]:
+        world = train_world(tmp_path, [*alone, "train.checkpoint_every=2", *overrides], look=lambda trainer: said,
+                            before=lambda trainer: setattr(trainer._checkpoints, "_say", said.append))
+        return world.folder.checkpoints / "step-000002", "\n".join(world.seen[0])
+
+    plain, _ = words()
+    hashed, spoken = words("train.checkpoint_sha256=true", f"train.resume={plain}")
+    assert f"WARNING: {plain} has no SHA-256, although train.checkpoint_sha256=true" in spoken
+    hashed = hashed.with_name("step-000004")
+    assert read_index(hashed).is_hashed and not read_index(plain).is_hashed
+    _, spoken = words("train.checkpoint_sha256=true", f"train.resume={hashed}", "train.steps=6")
+    assert "the manifest of" in spoken and "has no SHA-256" not in spoken
+    _, spoken = words(f"train.resume={plain}")
+    assert "has no SHA-256" not in spoken
 
 
 @pytest.mark.emulated

@@ -51,6 +51,15 @@ def write_files(folder: Path) -> None:
     (folder / "few").mkdir()
     (folder / "few" / "a.txt").write_text("Few.")
     (folder / "none").mkdir()
+    (folder / "empty.tokens").write_bytes(b"")
+    numpy.save(folder / "zero.npy", numpy.zeros(0, dtype=numpy.uint16))
+    write_megatron(folder / "bare", [[1, 2, 3]])
+    (folder / "bare.bin").write_bytes(b"")
+    os.mkfifo(folder / "pipe")
+    (folder / "pipes").mkdir()
+    os.mkfifo(folder / "pipes" / "a.txt")
+    (folder / "blank").mkdir()
+    (folder / "blank" / "a.txt").write_text("")
     (folder / "tokenizer.json").write_text("{}")
     with TokenFileWriter(folder / "wide.tokens", vocab_size=70000) as writer:
         writer.write(numpy.arange(5000))
@@ -72,14 +81,23 @@ BAD = [
     (["data=tokens", "data.path=odd.bin"], "4001 bytes, not a multiple of the 2"),
     (["data=tokens", "data.path=large.bin"], "holds token 65535"),
     (["data=tokens", "data.path=short.bin"], "has 10 tokens"),
-    (["data=tokens", "data.path=empty.bin"], "has 0 tokens"),
+    (["data=tokens", "data.path=empty.bin"], "data.path=empty.bin is empty (0 bytes): whatever wrote"),
+    (["data=tokens", "data.path=empty.tokens"], "data.path=empty.tokens is empty (0 bytes)"),
+    (["data=tokens", "data.path=zero.npy"], "data.path=zero.npy holds no tokens at all"),
+    (["data=megatron", "data.path=bare"], "bare.bin is empty (0 bytes)"),
+    (["data=tokens", "data.path=pipe"], "data.path=pipe is no file"),
+    (["data=text", "data.path=pipes"], "it is no regular file"),
+    (["data=text", "data.path=pipe"], "data.path=pipe is no folder"),
+    (["data=text", "data.path=texts", "data.tokenizer=pipe"], "pipe cannot be read: it is no regular file"),
+    (["data=text", "data.path=blank"], "data.path=blank holds no tokens at all"),
     (["data=tokens", "data.path=bad.tokens"], "does not begin with the magic"),
     (["data=tokens", "data.path=wide.tokens"], "vocabulary of 70000 tokens"),
     (["data=megatron", "data.path=missing"], "missing.idx is no file"),
     (["data=megatron", "data.path=half"], "half.idx is no file"),
     (["data=megatron", "data.path=cut"], "do not belong together"),
     (["data=text", "data.path=missing"], "data.path=missing is no folder"),
-    (["data=text", "data.path=none"], "no file that matches"),
+    (["data=text", "data.path=none"], "data.path=none is a folder without any file"),
+    (["data=text", "data.path=texts", "data.pattern=a.md"], "data.path=texts has 1 file, and none that matches"),
     (["data=text", "data.path=few"], "has 4 tokens"),
     (["data=text", "data.path=texts", "data.tokenizer=missing.json"], "data.tokenizer=missing.json cannot be read"),
     (["data=text", "data.path=texts", "data.tokenizer=texts"], "data.tokenizer=texts cannot be read"),

@@ -81,7 +81,7 @@ GOOD = 64 + 200 + 8
 
 
 @pytest.mark.parametrize(("change", "expected"), [
-    (lambda content: b"", "does not begin with the magic"),
+    (lambda content: b"", "is empty (0 bytes)"),
     (lambda content: with_bytes(content, 2, b"?"), "does not begin with the magic"),
     (lambda content: content[:40], "40 bytes, and the header of a token file alone has 64: it is cut short"),
     (lambda content: with_bytes(content, 8, b"\3"), "version 3, and this holmes_hpc reads 1 and 2"),
@@ -132,7 +132,7 @@ def test_an_unreadable_file_is_refused(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="cannot be read: Permission denied. Make it readable on every node"):
         open_data(name="tokens", path=path)
     monkeypatch.undo()
-    monkeypatch.setattr(Path, "open", refused)
+    monkeypatch.setattr(tokens, "open_regular", refused)
     with pytest.raises(DataError, match="cannot be read: Permission denied"):
         open_data(name="tokens", path=path)
 
@@ -184,8 +184,8 @@ def damaged(change):
     (lambda prefix: Path(f"{prefix}.idx").unlink(), "m.idx is no file"),
     (lambda prefix: Path(f"{prefix}.bin").write_bytes(b"\0" * 399), "has 399 bytes, and"),
     (lambda prefix: Path(f"{prefix}.bin").write_bytes(b"\0" * 402), "do not belong together"),
-    (lambda prefix: Path(f"{prefix}.bin").write_bytes(b""), "has 0 bytes"),
-    (damaged(lambda index: b""), "does not begin with"),
+    (lambda prefix: Path(f"{prefix}.bin").write_bytes(b""), "is empty (0 bytes)"),
+    (damaged(lambda index: b""), "is empty (0 bytes)"),
     (damaged(lambda index: b"x" + index[1:]), "does not begin with"),
     (damaged(lambda index: b"TNTIDX\0\0" + index), "older kind TNTIDX"),
     (damaged(lambda index: index[:20]), "20 bytes, less than the 34 of its header"),

@@ -192,7 +192,7 @@ def test_a_missing_package_is_named_with_its_remedy(folder, tmp_path, monkeypatc
 
 @pytest.mark.parametrize(("change", "expected"), [
     ({"path": "/nowhere/corpus"}, "is no folder: the folder /nowhere does not exist on this node"),
-    ({"pattern": "*.rst"}, "no file that matches data.pattern=*.rst (and 5 others)"),
+    ({"pattern": "*.rst"}, "has 5 files, and none that matches data.pattern=*.rst"),
     ({"cache": "/proc/cache"}, "data.cache=/proc/cache cannot be written"),
     ({"sequence_length": 300}, "has 250 tokens, 238 of them for training"),
     ({"end_of_document": "</s>"}, "data.end_of_document=</s> needs data.tokenizer"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,11 +22,15 @@ SMALL = ["+cluster=laptop", "model.num_layers=1", "model.hidden_size=16", "model
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     """A run folder with checkpoints of steps 1, 2 and 3, made with AdamW."""
+    fill(tmp_path)
+    return tmp_path
+
+
+def fill(folder: Path) -> None:
     shapes = {info.name: info.shape for info in Architecture.from_config(compose(SMALL).model).parameters()}
     for step in (1, 2, 3):
-        make_checkpoint(tmp_path / "checkpoints" / f"step-{step:06d}", step,
+        make_checkpoint(folder / "checkpoints" / f"step-{step:06d}", step,
                         {"parts": {"model": {}, "optimizer": {"name": "adamw"}}}, shapes)
-    return tmp_path
 
 
 def refusal(saved: Path, *overrides: str) -> str:
@@ -63,3 +70,73 @@ def test_a_reason_is_not_repeated() -> None:
     assert refused.add("a", "torn") == "a: for the same reason as b"
     assert refused.add("c", "damaged") == "c: damaged"
     assert str(refused) == "b, a: torn. c: damaged"
+
+
+def test_a_renamed_checkpoint_is_told_its_name_and_not_to_change_the_model(saved: Path) -> None:
+    for step in (1, 2, 3):
+        (saved / "checkpoints" / f"step-{step:06d}").rename(saved / "checkpoints" / f"step-{step + 10:06d}")
+    text = refusal(saved)
+    assert ("its index says step 3, and its folder is called step-000013; if it was only renamed, call it step-000003"
+            in text)
+    assert "set model and optimizer" not in text
+
+
+@pytest.mark.parametrize(("spoil", "words"), [
+    (lambda path: (path / "rank-0000.safetensors").unlink(),
+     "a shard is missing: rank-0000.safetensors is not there; if the checkpoint was copied, copy all of its folder"),
+    (lambda path: (path / "checkpoint.json").write_text("{"),
+     "it is torn: checkpoint.json is no whole JSON; copy it again"),
+    (lambda path: (path / "checkpoint.json").unlink(), "it is torn: it has no checkpoint.json"),
+])
+def test_the_remedy_fits_what_is_wrong(saved: Path, spoil: Callable[[Path], None], words: str) -> None:
+    for step in (1, 2, 3):
+        spoil(saved / "checkpoints" / f"step-{step:06d}")
+    text = refusal(saved)
+    assert words in text and "set model and optimizer" not in text
+
+
+def test_a_pipe_in_a_files_place_is_refused_at_once_and_the_next_is_taken(saved: Path) -> None:
+    for step, name in ((3, "rank-0000.safetensors"), (2, "checkpoint.json")):
+        path = saved / "checkpoints" / f"step-{step:06d}" / name
+        path.unlink()
+        os.mkfifo(path)
+    assert resolve_resume(compose([*SMALL, f"train.resume={saved}"])) == str(saved)
+    shutil.rmtree(saved / "checkpoints" / "step-000001")
+    text = refusal(saved)
+    assert "step-000003: it is foreign: rank-0000.safetensors is no regular file" in text
+    assert "step-000002: checkpoint.json" in text and "it is no regular file" in text
+
+
+def exposed_words(saved: Path, caplog: pytest.LogCaptureFixture) -> str:
+    caplog.clear()
+    assert resolve_resume(compose([*SMALL, f"train.resume={saved}"])) == str(saved)
+    return " ".join(record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize(("changed", "mode"), [
+    ("", 0o777), ("", 0o1777), ("checkpoints", 0o707), ("checkpoints/step-000003", 0o770),
+    ("checkpoints/step-000003/checkpoint.json", 0o666), ("checkpoints/step-000003/rank-0000.safetensors", 0o602),
+    ("..", 0o777),
+])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to a group that it is not in")
+def test_a_checkpoint_that_others_could_have_changed_is_said(
+        tmp_path: Path, changed: str, mode: int, caplog: pytest.LogCaptureFixture) -> None:
+    saved = tmp_path / "runs" / "mixed"
+    saved.mkdir(parents=True)
+    fill(saved)
+    assert exposed_words(saved, caplog) == ""
+    path = (saved / changed).resolve()
+    if mode & 0o020 and not mode & 0o002:
+        os.chown(path, -1, 12345)
+    path.chmod(mode)
+    assert f"{path} may be written by others (mode {mode:o}), who could have changed the checkpoint" in (
+        exposed_words(saved, caplog))
+
+
+def test_folders_above_with_the_sticky_bit_are_fine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As /tmp is: nobody but its owner can take a folder away there."""
+    saved = tmp_path / "runs" / "mixed"
+    saved.mkdir(parents=True)
+    fill(saved)
+    saved.parent.chmod(0o1777)
+    assert exposed_words(saved, caplog) == ""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.runs_for_tests import command, environment
 from tests.runs_for_tests import run as start
 from tests.test_faults import SMALL, Running, nothing_left, wait_for
 
@@ -17,6 +23,7 @@ pytestmark = pytest.mark.emulated
 ALONE = [*(each for each in SMALL if "cluster" not in each and not each.startswith("parallel=")), "+cluster=laptop",
          "cluster.partitions.laptop.gpus_per_node=1", "parallel=auto", "train.global_batch_size=2"]
 SAVING = ["train.steps=6", "train.checkpoint_every=2", "train.checkpoint_timeout_seconds=3", "plugins=[held.py]"]
+FREEZE, THAW = 0xC0045877, 0xC0045878  # FIFREEZE and FITHAW of linux/fs.h
 HELD = """
 from pathlib import Path
 from holmes_hpc import extend
@@ -97,3 +104,52 @@ def test_a_file_that_does_not_answer_at_a_resume(tmp_path: Path) -> None:
     done = start(tmp_path, "train", [*SMALL, *SAVING, f"train.resume={first.folder}"])
     error = done.result["error"]
     assert done.status == 1 and error.startswith("rank 1 on node ib-1 has been reading step-000001 for "), error
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/loop-control").exists(),
+                    reason="needs root and loop devices, for a file system that can be frozen")
+def test_a_file_system_that_hangs_as_a_whole(tmp_path: Path) -> None:
+    """No process that writes to it can be killed; the command ends all the same, and the result comes when it can."""
+    with frozen_soon(tmp_path) as (mounted, freeze, thaw):
+        command_line = command("train", [*ALONE, f"run.folder={mounted}/runs", "train.checkpoint_timeout_seconds=5",
+                                         "train.checkpoint_every=20", "train.keep_checkpoints=2"])
+        process = subprocess.Popen(command_line, cwd=tmp_path, env=environment(), text=True, stderr=subprocess.PIPE,
+                                   stdout=subprocess.DEVNULL, start_new_session=True)
+        wait_for(lambda: bool(list(mounted.glob("runs/*/*/checkpoints/step-*"))), 120, "a checkpoint")
+        [folder] = mounted.glob("runs/*/*")
+        pids = [entry["pid"] for entry in json.loads((folder / "job.json").read_text())["ranks"]]
+        freeze()
+        _, stderr = process.communicate(timeout=150)
+        assert process.returncode == 1 and "Traceback" not in stderr
+        assert "(its process, pid " in stderr and "waits for a disk or a file system" in stderr
+        assert f"the run folder {folder} did not answer for 5 s, so its result was not written" in stderr
+        assert not (folder / "result.json").exists()
+        thaw()
+        wait_for((folder / "result.json").exists, 60, "a result")
+        wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 60, "all ranks gone")
+        assert "given no sign of life" in json.loads((folder / "result.json").read_text())["error"]
+
+
+@contextmanager
+def frozen_soon(folder: Path) -> Iterator[tuple[Path, Callable[[], None], Callable[[], None]]]:
+    """Yield a mounted file system, and what freezes and thaws it: nobody can write to it meanwhile."""
+    image, mounted = folder / "image", folder / "mounted"
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    mounted.mkdir()
+    subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(mounted)], check=True)
+
+    def call(request: int) -> None:
+        descriptor = os.open(mounted, os.O_RDONLY)
+        with suppress(OSError):  # it is so already
+            fcntl.ioctl(descriptor, request, 0)
+        os.close(descriptor)
+
+    try:
+        yield mounted, partial(call, FREEZE), partial(call, THAW)
+    finally:
+        call(THAW)
+        wait_for(lambda: subprocess.run(["umount", str(mounted)], capture_output=True, check=False).returncode == 0, 60,
+                 "the file system is given back")

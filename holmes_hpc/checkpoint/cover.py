@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holmes_hpc.errors import CheckpointError
-from holmes_hpc.foreign import whole_number
+from holmes_hpc.foreign import open_regular, whole_number
 
 _LARGEST_BYTES = 2**32
 
@@ -53,7 +53,7 @@ def unpack_covers(rows: Any) -> dict[str, Cover]:
 def check_file(folder: Path, name: str, cover: Cover) -> None:
     """Read the beginning of a file and hold it against its cover. Raises CheckpointError."""
     try:
-        with (folder / name).open("rb") as file:
+        with open_regular(folder / name) as file:
             cover.check(file.read(cover.length), name)
     except OSError as error:
         raise CheckpointError(f"{name} cannot be read: {error.strerror or error}") from error

@@ -67,6 +67,12 @@ class Index:
     covers: Mapping[str, Cover] = field(default_factory=dict)
     manifest: str = ""
 
+    @property
+    def is_hashed(self) -> bool:
+        """Whether SHA-256 vouch for all that it holds."""
+        hashes = [each.sha256 for each in self.shards] + [each.sha256 for each in self.covers.values()]
+        return bool(self.manifest) and all(hashes)
+
     def shapes(self, prefix: str) -> dict[str, tuple[int, ...]]:
         """Return the global shapes of the tensors whose keys begin with `prefix`, by the rest of the key."""
         return {shard.key.removeprefix(prefix): shard.shape for shard in self.shards if shard.key.startswith(prefix)}
@@ -107,7 +113,7 @@ def unpack(text: bytes, name: str) -> tuple[dict[str, Any], str]:
     try:
         data = parse_json(text, name)
     except ForeignError:
-        raise CheckpointError(f"it is torn: {name} is no whole JSON") from None
+        raise CheckpointError(f"it is torn: {name} is no whole JSON; copy it again from where it is whole") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("content"), dict):
         raise CheckpointError(f"it is foreign: {name} is no index of holmes_hpc")
     if data.get("format_version") != FORMAT_VERSION:
@@ -169,7 +175,8 @@ def read_index(path: Path) -> Index:
         try:
             status = os.lstat(path / name)
         except OSError:
-            raise CheckpointError(f"{_kind(name)} is missing: {name} is not there") from None
+            raise CheckpointError(f"{_kind(name)} is missing: {name} is not there; if the checkpoint was copied, copy "
+                                  "all of its folder") from None
         if not stat.S_ISREG(status.st_mode):
             raise CheckpointError(f"it is foreign: {name} is no regular file")
         found = status.st_size
@@ -182,8 +189,11 @@ def _step(value: Any, path: Path) -> int:
     """Return the step of an index. Raises CheckpointError where it is none, or not the one of the folder's name."""
     step = whole_number(value)
     named = _NAME.fullmatch(path.name)
-    if step is None or (named is not None and int(named[1]) != step):
-        raise CheckpointError(f"it is foreign: its index says step {value!r}, and its folder is called {path.name}")
+    if step is None:
+        raise CheckpointError(f"it is foreign: its index says step {str(value)[:40]!r}")
+    if named is not None and int(named[1]) != step:
+        raise CheckpointError(f"it is foreign: its index says step {step}, and its folder is called {path.name}; if it "
+                              f"was only renamed, call it step-{step:06d} again")
     return step
 
 

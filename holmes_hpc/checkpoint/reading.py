@@ -13,6 +13,7 @@ from holmes_hpc.checkpoint.index import Index, Shard
 from holmes_hpc.checkpoint.rectangles import Rectangle, intersection, remainder
 from holmes_hpc.checkpoint.shard_file import read_shard
 from holmes_hpc.errors import CheckpointError
+from holmes_hpc.foreign import open_regular
 
 _Copy = tuple[Entry, Rectangle]
 
@@ -31,7 +32,7 @@ def fill(path: Path, index: Index, destinations: Sequence[Entry]) -> None:
     with torch.no_grad():
         for name, shards in by_file.items():
             try:
-                with (path / name).open("rb") as file:
+                with open_regular(path / name) as file:
                     if name in index.covers:
                         cover = index.covers[name]
                         cover.check(file.read(cover.length), name)

@@ -17,6 +17,7 @@ from holmes_hpc.data.text import text_files
 from holmes_hpc.data.tokenizer import ByteTokenizer, load_tokenizer
 from holmes_hpc.data.tokens import readable
 from holmes_hpc.errors import ConfigurationError, DataError
+from holmes_hpc.foreign import open_regular
 from holmes_hpc.paths import try_to_write
 from holmes_hpc.registry import SOURCES
 
@@ -56,7 +57,7 @@ def _checked_text(settings: SourceSettings, architecture: Architecture) -> Sourc
                                settings.key("end_of_document"), control=settings.special_tokens == "control")
     count = 0
     for file in text_files(settings):
-        with readable(settings, file), file.open("rb"):
+        with readable(settings, file), open_regular(file):
             count += file.stat().st_size
     _check_cache(settings.cache)
     tokens = _Counted(0, count)

@@ -19,6 +19,7 @@ from holmes_hpc.data.token_file import SUFFIX, TokenFileWriter, read_token_file
 from holmes_hpc.data.tokenizer import Tokenizer, load_tokenizer
 from holmes_hpc.data.tokens import Tokens, readable
 from holmes_hpc.errors import DataError
+from holmes_hpc.foreign import open_regular
 from holmes_hpc.runs.private import replace_file
 from holmes_hpc.values.doing import AWAITING_DATA
 
@@ -97,7 +98,7 @@ def _content(settings: SourceSettings, files: Sequence[Path], record: Path, tell
     digest = hashlib.sha256()
     portion = Portion(tell, "reading data", size_of(settings, files), str(settings.path))
     for file in files:
-        with readable(settings, file), file.open("rb") as stream:
+        with readable(settings, file), open_regular(file) as stream:
             inner = hashlib.sha256()
             while chunk := stream.read(_CHUNK_BYTES):
                 inner.update(chunk)

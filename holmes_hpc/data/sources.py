@@ -120,6 +120,8 @@ class Source:
                                     "data.validation_fraction to another value above 0, at most 0.5.")
             return
         count = len(self.training) + len(self.validation)
+        if not count:
+            raise DataError(f"{self.label} holds no tokens at all: it is empty. Use data with text or tokens in it.")
         for part, tokens in (("training", self.training), ("validation", self.validation)):
             if len(tokens) <= sequence_length:
                 shorter = f"Set model.sequence_length to less than {len(tokens)}, use" if len(tokens) > 1 else "Use"

@@ -15,6 +15,7 @@ from holmes_hpc.data.token_file import TokenFileWriter
 from holmes_hpc.data.tokenizer import Tokenizer
 from holmes_hpc.data.tokens import nearby, readable
 from holmes_hpc.errors import DataError
+from holmes_hpc.foreign import open_regular
 from holmes_hpc.words import counted
 
 _PIECE_BYTES = 1 << 20
@@ -45,10 +46,13 @@ def text_files(settings: SourceSettings) -> list[Path]:
                     found.append(Path(folder, name))
                 else:
                     others += 1
+    if not found and not others:
+        raise DataError(f"{settings.key('path')}={root} is a folder without any file (hidden ones are left out). Set "
+                        f"{settings.key('path')} to the folder that the text lies in.")
     if not found:
-        raise DataError(f"{settings.key('path')}={root} has no file that matches {settings.key('pattern')}="
-                        f"{settings.pattern} (and {others} others). Set {settings.key('pattern')} to the names of the "
-                        "text files, such as '*.md'.")
+        raise DataError(f"{settings.key('path')}={root} has {counted(others, 'file')}, and none that matches "
+                        f"{settings.key('pattern')}={settings.pattern}. Set {settings.key('pattern')} to the names of "
+                        "the text files, such as '*.md'.")
     return sorted(found, key=lambda path: path.relative_to(root).parts)
 
 
@@ -101,7 +105,7 @@ def _pieces(settings: SourceSettings, file: Path, tokenizer: Tokenizer) -> Itera
     as tokenizers expect; a word of that length is cut.
     """
     rest = b""
-    with readable(settings, file), file.open("rb") as stream:
+    with readable(settings, file), open_regular(file) as stream:
         while piece := rest + stream.read(max(0, _PIECE_BYTES - len(rest))):
             rest = b""
             if len(piece) >= _PIECE_BYTES and not piece.endswith(b"\n"):

@@ -15,6 +15,7 @@ import numpy
 from numpy.typing import NDArray
 
 from holmes_hpc.errors import ConfigurationError, DataError
+from holmes_hpc.foreign import open_regular
 
 
 class Tokenizer(ABC):
@@ -117,7 +118,8 @@ def load_tokenizer(path: str | None, end_of_document: str | None = None, key: st
         return ByteTokenizer()
     file = Path(path).expanduser()
     try:
-        content = file.read_bytes()
+        with open_regular(file) as stream:
+            content = stream.read()
     except OSError as error:
         raise DataError(f"{key}={path} cannot be read: {error.strerror or error}. Set {key} to a tokenizer file "
                         "(tokenizer.json) that every node can read.") from error

@@ -12,6 +12,7 @@ import numpy
 
 from holmes_hpc.data.settings import SourceSettings
 from holmes_hpc.errors import DataError
+from holmes_hpc.foreign import open_regular
 
 
 class TokenArray(Protocol):
@@ -52,15 +53,18 @@ def map_array(settings: SourceSettings, path: Path, dtype: Any, offset: int, cou
 
 def read_bytes(settings: SourceSettings, path: Path, count: int) -> bytes:
     """Return the first `count` bytes of a file, or all where it is shorter. Raises DataError."""
-    with readable(settings, path), path.open("rb") as file:
+    with readable(settings, path), open_regular(path) as file:
         return file.read(count)
 
 
 def file_size(settings: SourceSettings, path: Path) -> int:
-    """Return the bytes of a file. Raises DataError where it is missing or cannot be looked at."""
+    """Return the bytes of a file. Raises DataError where it is missing, empty or cannot be looked at."""
     with readable(settings, path):
         if path.is_file():
-            return path.stat().st_size
+            if size := path.stat().st_size:
+                return size
+            raise DataError(f"{settings.key('path')}={path} is empty (0 bytes): whatever wrote it did not get to its "
+                            f"tokens. Write it again, or set {settings.key('path')} to another file.")
     raise DataError(f"{settings.key('path')}={path} is no file{nearby(path)}. Set {settings.key('path')} to a file of "
                     "tokens that every node can read.")
 

@@ -48,8 +48,8 @@ def train(config: Any) -> tuple[int, float]:
     Raises ConfigurationError, PlanRefusedError or LaunchImpossibleError before anything is started.
     """
     status, folder = run(config)
-    result = (folder and read_result(folder)) or {}
-    return status, float(result.get("tokens_per_second_median") or 0.0)
+    result = (folder and read_result(folder)) if status == 0 else {}
+    return status, float((result or {}).get("tokens_per_second_median") or 0.0)
 
 
 def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
@@ -87,7 +87,7 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
     folder = make_folder(config, chosen, decision.mode)
     LOG.info("%s; run folder %s", in_a_line(chosen) if brief else decision.reason, folder.path)
     status = _launch(config, chosen, cluster, folder, decision)
-    if (read_result(folder) or {}).get("status") == "completed":
+    if status == 0 and (read_result(folder) or {}).get("status") == "completed":
         if folder.probe_path.exists():
             LOG.info("the links were measured: %s; plan with them by cluster.measured=%s", folder.probe_path,
                      folder.probe_path)

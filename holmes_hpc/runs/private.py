@@ -7,6 +7,7 @@ import os
 import pwd
 import secrets
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from holmes_hpc.errors import ConfigurationError
@@ -97,9 +98,45 @@ def check_own(folder: Path) -> None:
             raise ExposedError(f"{path} belongs to another user ({_user(status.st_uid)}), and what its settings name "
                                "would run as you; use a run folder of your own (run.folder)")
         mode = stat.S_IMODE(status.st_mode)
-        if mode & 0o002 or (mode & 0o020 and not _is_own_group(status.st_gid)):
+        if may_be_written_by_others(status):
             raise ExposedError(f"{path} may be written by others (mode {mode:o}), and what its settings name would run "
                                f"as you; look whether it is as you left it, then `chmod go-w {path}`")
+
+
+def exposed(checkpoint: Path, files: Iterable[Path]) -> str | None:
+    """Return by which folder or file others could have changed a checkpoint, in words; None where they could not.
+
+    The checkpoint, its `files`, and the folders that make it part of a run may be written by their owner and by a group
+    of the user's own; a folder above by whom it may, unless anybody could put another one in its place.
+    """
+    checkpoint = checkpoint.resolve()
+    run = [checkpoint, *(each for each in checkpoint.parents[:2] if _is_of_run(each))]
+    for path in (*run, *files):
+        try:
+            status = path.stat()
+        except OSError:
+            continue  # whoever reads it says so
+        if may_be_written_by_others(status):
+            return _exposed_words(path, status)
+    for path in run[-1].parents:
+        status = path.stat()
+        if status.st_mode & 0o002 and not status.st_mode & stat.S_ISVTX:
+            return _exposed_words(path, status)
+    return None
+
+
+def may_be_written_by_others(status: os.stat_result) -> bool:
+    """Say whether somebody else than its owner may write a file or folder, but for a group of this user's own."""
+    return bool(status.st_mode & 0o002 or (status.st_mode & 0o020 and not _is_own_group(status.st_gid)))
+
+
+def _is_of_run(path: Path) -> bool:
+    return path.name == "checkpoints" or (path / "checkpoints").is_dir()
+
+
+def _exposed_words(path: Path, status: os.stat_result) -> str:
+    return (f"{path} may be written by others (mode {stat.S_IMODE(status.st_mode):o}), who could have changed the "
+            f"checkpoint: look whether it is as you left it, then `chmod go-w {path}`")
 
 
 def is_own(folder: Path) -> bool:

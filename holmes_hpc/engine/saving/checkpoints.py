@@ -147,6 +147,10 @@ class Checkpoints:
         path, index = self._loaded
         if index.manifest:
             self._say(f"the manifest of {path} has the SHA-256 {index.manifest}")
+        if self._saved.train.checkpoint_sha256 and not index.is_hashed:
+            self._say(f"WARNING: {path} has no SHA-256, although train.checkpoint_sha256=true: it was saved without, "
+                      "so only its CRC-32 are checked, which show damage and no forgery; checkpoints from here on have "
+                      "them")
         for doubt in doubts(path, index):
             self._say(f"WARNING: {path}: {doubt}")
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from holmes_hpc.engine.optimizer import learning_rate
-from holmes_hpc.foreign import whole_number
+from holmes_hpc.foreign import number, whole_number
 
-_NEEDED = ("lr", "min_lr", "warmup_steps", "decay_steps")
+_NEEDED = ("lr", "min_lr", "warmup_steps")
 _SAME = 1e-9
 """Rates whose relative difference is smaller are equal."""
 
@@ -31,25 +31,58 @@ def course_words(step: int, extra: Mapping[str, Any], optimizer: Any, train: Any
     given = int(optimizer.decay_steps or train.steps)
     following = step + 1
     if end != given:
-        if train.steps > end:
-            what = f"steps {max(end, following)} to {train.steps} train with optimizer.min_lr={optimizer.min_lr:g}"
-        else:
-            what = f"it is left at step {train.steps}, before its end"
-        yield (f"the learning rate's schedule keeps the {end} steps that it had, so {what}; with "
-               f"train.resume_schedule=new it would have {given}, and step {following} "
-               f"{learning_rate(following, optimizer, given):.4g} instead of "
-               f"{learning_rate(following, optimizer, end):.4g}")
-    settings, before = extra.get("settings", {}), _end_before(extra)
-    if before is None or not all(f"optimizer.{name}" in settings for name in _NEEDED):
+        rest = _rest(following, end, optimizer, train)
+        yield (f"the learning rate's schedule keeps the {end} steps that it had, {rest}; with "
+               f"train.resume_schedule=new it would have {given}{_difference(following, end, given, optimizer)}")
+    before, earlier = _end_before(extra), _settings_before(extra)
+    if before is None or earlier is None:
         return
-    earlier = SimpleNamespace(**{name: settings[f"optimizer.{name}"] for name in _NEEDED} | {"decay_steps": before})
     was, now = learning_rate(following, earlier, before), learning_rate(following, optimizer, end)
     if not math.isclose(was, now, rel_tol=_SAME):
-        yield f"the learning rate jumps: step {following} would have had {was:.4g} and has {now:.4g}"
+        first, second = _unlike(was, now)
+        yield f"the learning rate jumps: step {following} would have had {first} and has {second}"
+
+
+def _rest(following: int, end: int, optimizer: Any, train: Any) -> str:
+    """Return what becomes of the steps after the schedule's end, or of the schedule where there are none."""
+    first = max(end, following, optimizer.warmup_steps + 1)
+    if train.steps < end:
+        return f"so it is left at step {train.steps}, before its end"
+    if train.steps < first:
+        return "which end within optimizer.warmup_steps"
+    return f"so steps {first} to {train.steps} train with optimizer.min_lr={optimizer.min_lr:g}"
+
+
+def _difference(following: int, end: int, given: int, optimizer: Any) -> str:
+    """Return a step at which the two schedules differ, with both rates: the next one, where they differ there."""
+    warm = max(following, optimizer.warmup_steps + 1)
+    for step in (following, warm, (warm + max(warm, min(end, given))) // 2, min(end, given), max(end, given) - 1):
+        if step < following:
+            continue
+        new, kept = learning_rate(step, optimizer, given), learning_rate(step, optimizer, end)
+        if f"{new:.4g}" != f"{kept:.4g}":
+            return f", and step {step} {new:.4g} instead of {kept:.4g}"
+    return ""
+
+
+def _unlike(first: float, second: float) -> tuple[str, str]:
+    """Return two rates with as many digits as tell them apart."""
+    for digits in range(4, 18):
+        if f"{first:.{digits}g}" != f"{second:.{digits}g}":
+            return f"{first:.{digits}g}", f"{second:.{digits}g}"
+    return repr(first), repr(second)
+
+
+def _settings_before(extra: Mapping[str, Any]) -> SimpleNamespace | None:
+    """Return the settings of the schedule that a checkpoint's run had; None where it does not say them."""
+    settings = extra.get("settings")
+    found = {name: number(settings.get(f"optimizer.{name}")) for name in _NEEDED} if isinstance(settings, dict) else {}
+    return None if not found or None in found.values() else SimpleNamespace(**found)
 
 
 def _end_before(extra: Mapping[str, Any]) -> int | None:
     """Return the step at which the cosine of a checkpoint's run ended; None where it does not say."""
-    settings = extra.get("settings", {})
+    settings = extra.get("settings")
+    settings = settings if isinstance(settings, dict) else {}
     kept = (extra.get("schedule_end"), settings.get("optimizer.decay_steps"), settings.get("train.steps"))
-    return next((number for each in kept if (number := whole_number(each))), None)
+    return next((found for each in kept if (found := whole_number(each))), None)

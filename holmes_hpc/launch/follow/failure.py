@@ -22,7 +22,8 @@ class FailureReport:
         self._folder = folder
         self._ended: list[dict[str, Any]] = []
         self._messages: list[str] = []
-        self._cause: str | None = None
+        self.cause: str | None = None
+        """Why the run was ended from outside."""
         self._tree = ""
         self._told: dict[int, dict[str, Any]] = {}
 
@@ -32,7 +33,7 @@ class FailureReport:
 
     def ended_for(self, cause: str) -> None:
         """Take it that the run was ended from outside because of `cause`."""
-        self._cause = cause
+        self.cause = cause
 
     def add(self, event: dict[str, Any]) -> None:
         """Take an event `ended` or `error` of a rank, or `failed` of the launcher."""
@@ -45,8 +46,8 @@ class FailureReport:
 
     def message(self) -> str:
         """Return what failed first, on which rank and node, and where to read more."""
-        if self._cause is not None:
-            return self._cause
+        if self.cause is not None:
+            return self.cause
         if not self._folder.path.exists():
             return f"the run folder {self._folder.path} was removed while the run went on"
         if self._messages:

@@ -3,20 +3,63 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from holmes_hpc.checkpoint.index import Index, read_index
 from holmes_hpc.checkpoint.naming import newest_first, tidy
-from holmes_hpc.errors import CheckpointError
+from holmes_hpc.errors import CheckpointError, HolmesError
 from holmes_hpc.foreign import ForeignError, read_yaml
+from holmes_hpc.launch.here.apart import NoAnswerError, apart
 from holmes_hpc.launch.here.resume import WORDS
 from holmes_hpc.quoting import for_shell
-from holmes_hpc.runs import RunFolder, last_metrics
+from holmes_hpc.runs import RunFolder, last_metrics, write_result
 
 LOG = logging.getLogger(__name__)
 
 RESERVE, RESERVED_BYTES = ".reserve", 16384
 """A file that keeps space for the result until the run has ended."""
+_FAILED_SECONDS = 30.0
+"""How long the result of a run that failed may take to be written."""
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """Writes how a run ended, all of whose processes are gone, into the space that was kept for it.
+
+    So a full disk cannot hide it. A file system that does not answer for `seconds` holds nobody.
+    """
+
+    folder: RunFolder
+    emulated: bool
+    seconds: float
+
+    def write(self, status: str, error: Callable[[], str | None], known: str | None = None) -> tuple[str | None, bool]:
+        """Write the result; return the error, and with it how to go on, and whether the run's end is as it should be.
+
+        `error` may read the folder; `known` is what of it is known without.
+        """
+        seconds = self.seconds if status == "completed" else min(self.seconds, _FAILED_SECONDS)
+        try:
+            said = apart(lambda: self._write(status, error()), seconds)
+            return said, status != "completed" or said is None
+        except (NoAnswerError, RuntimeError) as failed:
+            cause = f"{known}; " if known else ""
+            why = f"did not answer for {seconds:.0f} s" if isinstance(failed, NoAnswerError) else "could not be written"
+            return f"{cause}the run folder {self.folder.path} {why}, so its result was not written", False
+
+    def _write(self, status: str, error: str | None) -> str | None:
+        if not self.folder.path.exists():
+            return error or f"the run folder {self.folder.path} was removed while the run went on"
+        clear_ended(self.folder)
+        if error is not None:
+            error = with_way_on(self.folder, error)
+        try:
+            write_result(self.folder, status=status, error=error, emulated=self.emulated)
+        except HolmesError as refused:
+            LOG.error("the result was not written: %s", refused)
+        return error
 
 
 def clear_and_advise(folder: RunFolder) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.checkpoint.index import read_index
+from holmes_hpc.checkpoint.index import INDEX_NAME, read_index
 from holmes_hpc.checkpoint.model import check_model, check_optimizer
 from holmes_hpc.checkpoint.naming import candidates, looking_again
 from holmes_hpc.checkpoint.refusals import Refusals
 from holmes_hpc.errors import CheckpointError, ConfigurationError
 from holmes_hpc.paths import unreadable
+from holmes_hpc.runs.private import exposed
+
+LOG = logging.getLogger(__name__)
 
 WORDS = ("auto", "never")
 
@@ -36,23 +40,29 @@ def resolve_resume(config: Any) -> str:
             "runs/mixed/ID/checkpoints/step-000010 or its run folder, or set train.resume to auto or never."
         )
     architecture = Architecture.from_config(config.model)
-    refused = Refusals()
+    refused, of_another = Refusals(), False
     for checkpoint in looking_again(lambda: candidates(path)):
         try:
             index = read_index(checkpoint)
             index.check_texts(checkpoint)
+        except CheckpointError as error:
+            refused.add(checkpoint.name, str(error))
+            continue
+        try:
             check_model(index, architecture)
             check_optimizer(index, str(config.optimizer.name))
         except CheckpointError as error:
             refused.add(checkpoint.name, str(error))
+            of_another = True
             continue
         if index.step >= config.train.steps:
             raise ConfigurationError(
                 f"train.resume={wanted}: {checkpoint.name} was made after step {index.step}, and train.steps="
                 f"{config.train.steps}, so nothing is left to train; raise train.steps."
             )
+        if words := exposed(checkpoint, [checkpoint / name for name in (INDEX_NAME, *index.files)]):
+            LOG.warning("train.resume=%s: %s", wanted, words)
         return str(path)
-    raise ConfigurationError(
-        f"train.resume={wanted}: no checkpoint there can be used. {refused}. Name another one, set model and optimizer "
-        "to those it is of, or start anew by train.resume=never."
-    )
+    remedy = "set model and optimizer to those it is of" if of_another else "mend what is said of it"
+    raise ConfigurationError(f"train.resume={wanted}: no checkpoint there can be used. {refused}. Name another one, "
+                             f"{remedy}, or start anew by train.resume=never.")

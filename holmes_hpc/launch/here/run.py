@@ -12,17 +12,17 @@ from typing import Any
 from holmes_hpc.cluster import ClusterDescription, Machine
 from holmes_hpc.emulation.network import EmulatedNetwork, emulated_network
 from holmes_hpc.emulation.world import World, WorldContext, start_world
-from holmes_hpc.errors import INTERRUPTED, HolmesError
+from holmes_hpc.errors import INTERRUPTED
 from holmes_hpc.launch.follow.failure import FailureReport
 from holmes_hpc.launch.follow.interruption import InterruptedRunError, interruptible
 from holmes_hpc.launch.follow.progress import make_reporter
-from holmes_hpc.launch.here.ended import RESERVE, RESERVED_BYTES, clear_ended, with_way_on
+from holmes_hpc.launch.here.ended import RESERVE, RESERVED_BYTES, RunEnd
 from holmes_hpc.launch.here.following import Following
 from holmes_hpc.launch.here.supervisor import supervise
 from holmes_hpc.launch.node.backend import backend_here
 from holmes_hpc.launch.node.node_report import read_node
 from holmes_hpc.launch.rank.settings import RankSettings
-from holmes_hpc.runs import RunFolder, write_job, write_result
+from holmes_hpc.runs import RunFolder, write_job
 from holmes_hpc.runs.private import SECRET_BYTES
 from holmes_hpc.runs.supervision import Limits
 from holmes_hpc.values import Plan
@@ -42,27 +42,32 @@ def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFo
     def body(context: WorldContext) -> int:
         return supervise(context, ranks)
 
+    limits = Limits.of_train(config.train)
     with interruptible(), make_reporter(config.train.steps, sys.stderr) as reporter:
         world: World | None = None
         failure = FailureReport(folder)
+        end = RunEnd(folder, emulated=network is not None, seconds=limits.checkpoint_seconds)
         try:
             world = start_world(network, body)
             following = Following(world, folder, {settings.rank: settings.node for settings in ranks},
-                                  Limits.of_train(config.train), reporter, failure)
+                                  limits, reporter, failure)
             status = following.follow()
         except InterruptedRunError as interruption:
             if world is not None:
                 world.kill()
-            ended = _write_end(folder, "failed", f"interrupted by {interruption}", emulated=network is not None)
+            words = f"interrupted by {interruption}"
+            ended, _ = end.write("failed", lambda: words, words)
             LOG.warning("%s; the run is ended, its folder is %s", ended, folder.path)
             return INTERRUPTED
     if status == 0:
-        _write_end(folder, "completed", None, emulated=network is not None)
-        return 0
+        error, written = end.write("completed", lambda: None)
+        if not written:
+            LOG.error("%s", error)
+        return 0 if written else 1
     if not following.folder_answers:
         LOG.error("%s; what the run left in %s is as it is", failure.message(), folder.path)
         return 1
-    LOG.error("%s", _write_end(folder, "failed", failure.message(), emulated=network is not None))
+    LOG.error("%s", end.write("failed", failure.message, failure.cause)[0])
     return 1
 
 
@@ -88,18 +93,3 @@ def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder:
             rendezvous_path=folder.rendezvous_path, secret=secret, backend=backend.name if backend else None,
         ))
     return settings
-
-
-def _write_end(folder: RunFolder, status: str, error: str | None, *, emulated: bool) -> str | None:
-    """Write the result into the space that was kept for it, so that a full disk cannot hide how the run ended.
-
-    All processes of the run are gone. Return the error, and with it how to go on.
-    """
-    clear_ended(folder)
-    if error is not None:
-        error = with_way_on(folder, error)
-    try:
-        write_result(folder, status=status, error=error, emulated=emulated)
-    except HolmesError as refused:
-        LOG.error("the result was not written: %s", refused)
-    return error
