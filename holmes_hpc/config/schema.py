@@ -332,6 +332,8 @@ class Run:
     folder: str = setting("runs", "folder that holds all runs")
     group_readable: bool = setting(False, "your group may read the results of a run (not its settings); false: you "
                                           "alone")
+    pictures: bool = setting(True, "draw a run's timeline, throughput and loss at its end; false: later, by "
+                                   "`holmes throughput`")
     trackers: list[str] = setting([], "who gets the rows of metrics.jsonl too: names that plug-ins add "
                                       "(docs/extending.md)")
 

@@ -92,7 +92,7 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
             LOG.info("the links were measured: %s; plan with them by cluster.measured=%s", folder.probe_path,
                      folder.probe_path)
         if not config.launch.probe_only:
-            _report(folder, brief=brief)
+            _report(folder, brief=brief, pictures=config.run.pictures)
     return status, folder
 
 
@@ -144,13 +144,15 @@ def _launch(config: Any, chosen: Plan, cluster: ClusterDescription, folder: RunF
     return run_here(bound, config, cluster.only(place.slot for place in chosen.ranks), folder, decision.mode)
 
 
-def _report(folder: RunFolder, *, brief: bool) -> None:
-    """Print the run's table and draw its pictures, or these alone; a fault there does not undo a finished run."""
+def _report(folder: RunFolder, *, brief: bool, pictures: bool) -> None:
+    """Print the run's table unless `brief`, and draw its pictures; a fault there does not undo a finished run."""
+    if brief and not pictures:
+        return
     from analysis import throughput
 
     try:
         with redirect_stdout(io.StringIO()) if brief else nullcontext():
-            throughput.main([str(folder.path)])
+            throughput.main([str(folder.path), *(() if pictures else ("--no-pictures",))])
     except Exception as error:
         LOG.warning("the run is complete, but its report failed: %s: %s", type(error).__name__, error)
 
