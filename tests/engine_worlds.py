@@ -14,6 +14,7 @@ from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.config.compose import compose
 from holmes_hpc.data import Dataset, open_dataset
 from holmes_hpc.engine import Job, Trainer
+from holmes_hpc.launch.rank.late_imports import import_late_modules
 from holmes_hpc.metrics import StepMetrics, Usage
 from holmes_hpc.planner import plan
 from holmes_hpc.runs import RunFolder, read_metrics
@@ -47,6 +48,7 @@ def train_world(path: Path, overrides: list[str], look: Look | None = None, made
     """Train a tiny model on forked ranks; `before` and `look` see every rank's trainer before and after."""
     config = compose([*TINY, *overrides])
     made = made or plan(config, mode="local")
+    import_late_modules(made)
     folder = RunFolder.create(path, "world")
     dataset = open_dataset(config.data, Architecture.from_config(config.model))  # once, before the ranks are forked
     results = run_ranks(made.world_size, _train, config, made, dataset, folder, look, before, timeout_seconds=120,

@@ -16,8 +16,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from holmes_hpc.launch.rank.late_imports import import_late_modules
-
 PR_SET_PDEATHSIG = 1
 
 
@@ -66,7 +64,6 @@ def run_ranks(world_size, function, *arguments, timeout_seconds=60.0, check=True
     timeout, or once those of `awaited` have, are killed. A rank lives until all are done, since rank 0 serves the
     store.
     """
-    import_late_modules()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)

@@ -31,8 +31,8 @@ def supervise(context: WorldContext, ranks: Sequence[RankSettings]) -> int:
     from holmes_hpc.launch.rank.late_imports import import_late_modules
     from holmes_hpc.launch.rank.rank import run_rank
 
-    if ranks and any(len(pipeline.stages) > 1 for pipeline in ranks[0].plan.pipelines):
-        import_late_modules()
+    if ranks:
+        import_late_modules(ranks[0].plan)
     running: dict[int, RankSettings] = {}
     for number, settings in enumerate(ranks):
         def function(settings: RankSettings = settings, number: int = number) -> int:
