@@ -1,4 +1,4 @@
-"""What each test costs: its seconds, and the CPU seconds of this process and of the children it waited for.
+"""What each test costs: its seconds, and the CPU seconds of this process, its children and its warm commands.
 
 `make test ARGS=--costs=costs.tsv` adds a line for each test. On a busy machine the CPU seconds alone tell; where the
 others are many more the test waits. What daemons compute, such as Slurm's, is not among them.
@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.runs_for_tests import WARM
 
 
 class Costs:
@@ -34,4 +36,4 @@ class Costs:
 
 def cpu_seconds() -> float:
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    return WARM.cpu_seconds + sum(each.ru_utime + each.ru_stime for each in used)

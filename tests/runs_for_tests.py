@@ -1,4 +1,4 @@
-"""Runs the main command as a user would, in a process of its own, and reads what it left."""
+"""Runs the main command as a user would, in a process of its own or a warm one, and reads what it left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.warm_commands import ROOT, WarmCommands
+
+WARM = WarmCommands()
+"""Whose commands all tests of this process share."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +79,18 @@ def command(verb: str, overrides: list[str]) -> list[str]:
 
 
 def run(cwd: Path, verb: str, overrides: list[str], timeout: float = 240) -> Finished:
-    """Run a verb in `cwd` to its end."""
-    done = subprocess.run(command(verb, overrides), cwd=cwd, env=environment(), capture_output=True, text=True,
-                          timeout=timeout, stdin=subprocess.DEVNULL, check=False)
+    """Run a verb in `cwd` to its end: as this process's user, or one whose rights it has taken meanwhile."""
+    if os.geteuid() == os.getuid():
+        done = WARM.run(f"holmes_hpc.{verb}", overrides, cwd, environment(), timeout)
+    else:
+        done = subprocess.run(command(verb, overrides), cwd=cwd, env=environment(), capture_output=True, text=True,
+                              timeout=timeout, stdin=subprocess.DEVNULL, check=False)
     return Finished(done.returncode, done.stdout, done.stderr, newest_run(cwd))
 
 
 def train(cwd: Path, overrides: list[str], timeout: float = 240) -> Finished:
-    """Train to the end; the run must complete."""
-    finished = run(cwd, "train", overrides, timeout)
+    """Train to the end, without pictures unless the overrides ask for them; the run must complete."""
+    finished = run(cwd, "train", ["run.pictures=false", *overrides], timeout)
     assert finished.status == 0, finished.stderr[-3000:]
     return finished
 

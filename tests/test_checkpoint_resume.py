@@ -19,11 +19,11 @@ from tests.runs_for_tests import ROOT, Finished, command, environment, newest_ru
 pytestmark = pytest.mark.emulated
 
 RELATIVE_TOLERANCE = 1e-5
-STEPS, SAVED_AT = 16, 6
+STEPS, SAVED_AT = 10, 4
 TRAIN = [
-    f"train.steps={STEPS}", "train.global_batch_size=24", "train.validate_every=0", "train.validation_samples=10",
+    f"train.steps={STEPS}", "train.global_batch_size=8", "train.validate_every=0", "train.validation_samples=4",
     "train.timeline_every=0", "model.num_layers=4", "model.hidden_size=32", "model.num_heads=2",
-    "model.sequence_length=32", "optimizer.clip_grad_norm=0.5", "optimizer.warmup_steps=4",
+    "model.sequence_length=32", "optimizer.clip_grad_norm=0.5", "optimizer.warmup_steps=2",
 ]
 COMMON = [*TRAIN, "parallel.micro_batch_size=2"]
 SAVING = [f"train.checkpoint_every={SAVED_AT}"]
@@ -42,14 +42,14 @@ OTHERS = {
     "tp2-pp2": [*mixed((1, 2), (1, 2)), "parallel=holmes", "parallel.tensor=2", "parallel.pipeline=2", *COMMON],
     "dp3-unequal-nodes": [
         *mixed((1, 2), (1, 1)), "parallel=manual", *COMMON,
-        "parallel.pipelines=[{microbatches: 5, stages: [{ranks: [0], layers: 4}]},"
-        "{microbatches: 4, stages: [{ranks: [1], layers: 4}]}, {microbatches: 3, stages: [{ranks: [2], layers: 4}]}]",
+        "parallel.pipelines=[{microbatches: 2, stages: [{ranks: [0], layers: 4}]},"
+        "{microbatches: 1, stages: [{ranks: [1], layers: 4}]}, {microbatches: 1, stages: [{ranks: [2], layers: 4}]}]",
     ],
     "one-process-other-micro-batch": [*ONE, *TRAIN, "parallel.micro_batch_size=4"],
     "unlike-pipelines": [
         *mixed((1, 2), (1, 1)), "parallel=manual", *COMMON,
-        "parallel.pipelines=[{microbatches: 9, stages: [{ranks: [0], layers: 1}, {ranks: [1], layers: 3}]},"
-        "{microbatches: 3, stages: [{ranks: [2], layers: 4}]}]",
+        "parallel.pipelines=[{microbatches: 3, stages: [{ranks: [0], layers: 1}, {ranks: [1], layers: 3}]},"
+        "{microbatches: 1, stages: [{ranks: [2], layers: 4}]}]",
     ],
 }
 
@@ -59,7 +59,7 @@ DAILY = ("tp2-pp2", "unlike-pipelines")
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """An uninterrupted run at PP2 x DP2 that saved after steps 6, 12 and 16."""
+    """An uninterrupted run at PP2 x DP2 that saved after steps 4, 8 and 10."""
     return train(tmp_path_factory.mktemp("saved"), [*PP2_DP2, *SAVING])
 
 
@@ -81,7 +81,7 @@ def assert_same_curve(rows: list[dict], expected: list[dict]) -> None:
 
 def test_the_same_layout_goes_on_bit_by_bit(saved: Finished, tmp_path: Path) -> None:
     names = sorted(path.name for path in checkpoint(saved, 1).parent.iterdir())
-    assert names == ["step-000006", "step-000012", "step-000016"], "the last step is saved too"
+    assert names == ["step-000004", "step-000008", "step-000010"], "the last step is saved too"
     resumed = train(tmp_path, [*PP2_DP2, "run.name=again", f"train.resume={checkpoint(saved, SAVED_AT)}"])
     assert f"resuming after step {SAVED_AT} from {checkpoint(saved, SAVED_AT)}" in resumed.stderr
     assert curve(resumed.rows, 1) == curve(saved.rows)
@@ -102,7 +102,7 @@ def test_there_and_back(saved: Finished, tmp_path: Path, optimizer: str) -> None
     """One process saves, PP2 x DP2 goes on from its run folder (the newest), as one process would have."""
     options = [f"optimizer={optimizer}"]
     one = train(tmp_path, [*ONE, *COMMON, *options, *SAVING])
-    for step in (12, 16):
+    for step in (8, 10):
         checkpoint(one, step).rename(tmp_path / f"{step}")  # as if the run had ended before
     back = train(tmp_path, [*PP2_DP2, *options, "run.name=back", f"train.resume={one.folder}"])
     assert_same_curve(back.rows, one.rows)
@@ -111,20 +111,20 @@ def test_there_and_back(saved: Finished, tmp_path: Path, optimizer: str) -> None
 def test_damaged_checkpoints_are_passed_over_and_said(saved: Finished, tmp_path: Path) -> None:
     source = tmp_path / "old" / "checkpoints"
     source.mkdir(parents=True)
-    for step in (6, 12):
+    for step in (4, 8):
         target = source / f"step-{step:06d}"
         target.mkdir()
         for file in checkpoint(saved, step).iterdir():
             (target / file.name).write_bytes(file.read_bytes())
-    shard = next(each for each in read_index(source / "step-000012").shards if each.key.startswith("optimizer/"))
-    data = bytearray((source / "step-000012" / shard.file).read_bytes())
+    shard = next(each for each in read_index(source / "step-000008").shards if each.key.startswith("optimizer/"))
+    data = bytearray((source / "step-000008" / shard.file).read_bytes())
     data[shard.begin + 5] ^= 16
-    (source / "step-000012" / shard.file).write_bytes(data)
-    (source / "step-000014").mkdir()
+    (source / "step-000008" / shard.file).write_bytes(data)
+    (source / "step-000009").mkdir()
     resumed = train(tmp_path, [*ONE, *COMMON, f"train.resume={source.parent}"])
-    assert "step-000014: it is torn: it has no checkpoint.json" in resumed.stderr
-    assert "step-000012: a shard is damaged" in resumed.stderr
-    assert "resuming after step 6" in resumed.stderr
+    assert "step-000009: it is torn: it has no checkpoint.json" in resumed.stderr
+    assert "step-000008: a shard is damaged" in resumed.stderr
+    assert "resuming after step 4" in resumed.stderr
     assert_same_curve(resumed.rows, saved.rows)
 
 
@@ -145,9 +145,9 @@ def test_another_optimizer_is_refused_and_other_settings_are_said(saved: Finishe
     refused = run(tmp_path, "train", [*ONE, *COMMON, resume, "optimizer=sgd"])
     assert (refused.status, refused.folder) == (2, None)
     assert "it holds the state of the optimizer adamw, and optimizer.name=sgd; set optimizer=adamw" in refused.stderr
-    changed = train(tmp_path, [*ONE, *COMMON, resume, "train.seed=7", "train.steps=8"])
+    changed = train(tmp_path, [*ONE, *COMMON, resume, "train.seed=7", "train.steps=6"])
     assert "train.seed was 1234 and is 7" in changed.stderr
-    assert "train.steps was 16 and is 8" in changed.stderr
+    assert "train.steps was 10 and is 6" in changed.stderr
 
 
 REQUEUE = """
@@ -176,7 +176,7 @@ def requeue(folder: Path, mode: str = "local") -> subprocess.CompletedProcess[st
 def test_a_killed_run_goes_on_in_its_folder(tmp_path: Path) -> None:
     steps = 400
     options = [*ONE, *COMMON, "launch.mode=local", f"train.steps={steps}", "train.checkpoint_every=10",
-               "train.global_batch_size=4"]
+               "train.global_batch_size=4", "run.pictures=false"]
     process = subprocess.Popen(command("train", options), cwd=tmp_path, env=environment(), text=True,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 90
@@ -213,7 +213,7 @@ def test_a_full_disk_ends_the_command_with_the_reason(tmp_path: Path) -> None:
              "cp /mnt/*/*/result.json .; exit $status", "sh"]
     if subprocess.run([*shell[:4], "mount -t tmpfs tmpfs /mnt"], capture_output=True, check=False).returncode != 0:
         pytest.skip("no small file system can be mounted here")
-    options = [*ONE, *COMMON, "launch.mode=local", "train.checkpoint_every=3", "run.folder=/mnt"]
+    options = [*ONE, *COMMON, "launch.mode=local", "train.checkpoint_every=3", "run.folder=/mnt", "run.pictures=false"]
     done = subprocess.run([*shell, *command("train", options)], cwd=tmp_path, env=environment(), capture_output=True,
                           text=True, timeout=120, check=False)
     assert done.returncode == 1, done.stderr[-2000:]
@@ -230,14 +230,15 @@ def test_training_goes_on_where_the_disk_is_full_of_checkpoints(tmp_path: Path) 
     if subprocess.run([*shell[:4], "mount -t tmpfs tmpfs /mnt"], capture_output=True, check=False).returncode != 0:
         pytest.skip("no small file system can be mounted here")
     options = [*ONE, *COMMON, "launch.mode=local", "train.checkpoint_every=1", "train.keep_checkpoints=50",
-               "train.on_save_error=continue", "train.steps=40", "run.folder=/mnt"]
+               "train.on_save_error=continue", "train.steps=30", "run.folder=/mnt",
+               "run.pictures=false"]
     done = subprocess.run([*shell, *command("train", options)], cwd=tmp_path, env=environment(), capture_output=True,
                           text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "No space left on device" in done.stderr
     assert json.loads((tmp_path / "result.json").read_text())["status"] == "completed"
     steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert steps == list(range(1, 41))
+    assert steps == list(range(1, 31))
 
 
 def test_a_checkpoint_can_be_looked_at_without_torch(saved: Finished) -> None:
@@ -246,4 +247,4 @@ def test_a_checkpoint_can_be_looked_at_without_torch(saved: Finished) -> None:
                "print(i.step, i.extra['data']['next_step'], i.extra['parts']['optimizer']['steps'], "
                "'torch' in sys.modules)")
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["16", "17", "16", "False"]
+    assert done.stdout.split() == ["10", "11", "10", "False"]

@@ -6,6 +6,7 @@ the tests; through the command, on the emulated cluster, the same layouts train 
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ from tests.engine_worlds import train_world
 from tests.runs_for_tests import train
 
 RELATIVE_TOLERANCE = 1e-5
-STEPS, LONG_STEPS = 6, 20
+STEPS, LONG_STEPS = 4, 20
 COMMON = [
-    "train.global_batch_size=24", "train.validate_every=0", "train.validation_samples=10",
+    "train.global_batch_size=16", "train.validate_every=0", "train.validation_samples=6",
     "train.timeline_every=0", "parallel.micro_batch_size=2", "model.num_layers=5", "model.hidden_size=32",
     "model.num_heads=2", "model.sequence_length=32", "optimizer.clip_grad_norm=0.5", "parallel.bucket_mib=0.05",
 ]
@@ -62,7 +63,7 @@ CHANGING_DEGREES = (
 )
 PLAIN = ["optimizer.sharded=false", "parallel.overlap_grad_reduce=false"]
 NO_OVERLAP = ["parallel.overlap_grad_reduce=false", "parallel.overlap_param_gather=false"]
-SMALL = ["model.num_layers=3", "model.num_heads=4", "parallel.micro_batch_size=6"]
+SMALL = ["model.num_layers=3", "model.num_heads=4", "parallel.micro_batch_size=4"]
 """Tensor-parallel ranks wait for one another in every layer of every micro-batch: few of both keep the tests short."""
 
 LAYOUTS = {
@@ -80,8 +81,6 @@ LAYOUTS = {
     "interleaved-pp2-dp2": [*mixed((1, 2), (1, 2)), HOLMES, "parallel.chunks=2", UNTIED],
     "zero-bubble-pp2": [*mixed((1, 1), (1, 1)), HOLMES, "parallel.schedule=zero_bubble", TIED, "optimizer=sgd"],
     "zero-bubble-pp4": [*mixed((2, 1), (2, 1)), HOLMES, "parallel.pipeline=4", "parallel.schedule=zero_bubble", UNTIED],
-    "zero-bubble-tensor2": [*mixed((1, 2), (1, 2)), HOLMES, "parallel.tensor=2", "parallel.sequence_parallel=true",
-                            "parallel.schedule=zero_bubble", "parallel.recompute=full", TIED],
     "turns-pp2-dp4": [*mixed((2, 2), (2, 2)), HOLMES, "parallel.pipeline=2", "parallel.turns=true", UNTIED],
     "turns-zero-bubble-warmup": [*mixed((1, 2), (1, 2)), HOLMES, "parallel.turns=true", "parallel.warmup_extra=1",
                                  "parallel.schedule=zero_bubble", TIED],
@@ -100,13 +99,13 @@ LAYOUTS = {
                                     "parallel.overlap_grad_reduce=true", "parallel.overlap_param_gather=true"],
     "dp-across-fabrics": [
         *mixed((1, 2), (1, 2)), "parallel=manual", UNTIED,
-        "parallel.pipelines=[{microbatches: 5, stages: [{ranks: [0], layers: 3}, {ranks: [1], layers: 2}]},"
-        "{microbatches: 7, stages: [{ranks: [2], layers: 1}, {ranks: [3], layers: 4}]}]",
+        "parallel.pipelines=[{microbatches: 3, stages: [{ranks: [0], layers: 3}, {ranks: [1], layers: 2}]},"
+        "{microbatches: 5, stages: [{ranks: [2], layers: 1}, {ranks: [3], layers: 4}]}]",
     ],
     "unlike-pipelines": [
         *mixed((1, 2), (1, 1)), "parallel=manual", TIED,
-        "parallel.pipelines=[{microbatches: 9, stages: [{ranks: [0], layers: 2}, {ranks: [1], layers: 3}]},"
-        "{microbatches: 3, stages: [{ranks: [2], layers: 5}]}]",
+        "parallel.pipelines=[{microbatches: 6, stages: [{ranks: [0], layers: 2}, {ranks: [1], layers: 3}]},"
+        "{microbatches: 2, stages: [{ranks: [2], layers: 5}]}]",
     ],
 }
 
@@ -125,12 +124,14 @@ TENSOR_LAYOUTS = {
     "unlike-tensor-degrees": [*mixed((1, 4), (1, 4)), "parallel=manual", TIED, UNLIKE_DEGREES],
     "unlike-tensor-degrees-sequence": [*mixed((1, 4), (1, 4)), "parallel=manual", UNTIED, SEQUENCE, UNLIKE_DEGREES],
     "degrees-that-change": [*mixed((1, 5), (1, 3)), "parallel=manual", TIED, SEQUENCE, CHANGING_DEGREES],
+    "zero-bubble-tensor2": [*mixed((1, 2), (1, 2)), HOLMES, TENSOR_2, SEQUENCE, "parallel.schedule=zero_bubble",
+                            "parallel.recompute=full", TIED],
     "recompute-full": [*ONE, TIED, "parallel.recompute=full"],
 }
 LAYOUTS |= {name: [*SMALL, *layout] for name, layout in TENSOR_LAYOUTS.items()}
 
 
-BY_COMMAND = ("pp2-dp2-uneven", "zero-bubble-tensor2", "unlike-tensor-degrees-sequence")
+BY_COMMAND = ("pp2-dp2-uneven", "zero-bubble-tensor2")
 """Layouts that the daily tests train through the command too."""
 
 Rows = list[dict[str, Any]]
@@ -158,7 +159,18 @@ def assert_as_one_process(found: Rows, expected: Rows, steps: int) -> None:
     assert expected[-1]["loss"] < expected[0]["loss"] - 0.1, "the model must learn"
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+BY_COMMAND_ALONE = (
+    "dp4", "interleaved-pp2", "pp2-dp4-holmes-alternate", "pp2-dp4-megatron", "plain-pp2-dp4", "tp2", "tp2-llama",
+    "three-beside-one-untied", "tp2-pp2-dp2", "unlike-tensor-degrees",
+)
+"""Layouts of which the others hold every part, in another combination: the long tests alone train them."""
+
+
+def unless_long(names: Iterable[str], long: Container[str]) -> list[Any]:
+    return [pytest.param(name, marks=pytest.mark.long if name in long else ()) for name in names]
+
+
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name not in BY_COMMAND_ALONE])
 def test_layout_trains_as_one_process(name: str, tmp_path: Path, references: References) -> None:
     expected = reference_of(LAYOUTS[name], references, tmp_path, SHORT)
     assert_as_one_process(train_world(tmp_path, [*COMMON, *LAYOUTS[name], *SHORT]).rows, expected, STEPS)
@@ -212,13 +224,14 @@ ODD_LAYOUTS = {
 }
 
 
+@pytest.mark.parametrize(("course", "steps"), [
+    (SHORT, STEPS), pytest.param(LONG, LONG_STEPS, marks=pytest.mark.long)], ids=["short", "long"])
 @pytest.mark.parametrize("name", ODD_LAYOUTS)
-def test_a_vocabulary_that_does_not_divide_trains_as_one_process(name: str, tmp_path: Path,
-                                                                 references: References) -> None:
+def test_a_vocabulary_that_does_not_divide_trains_as_one_process(name: str, course: list[str], steps: int,
+                                                                 tmp_path: Path, references: References) -> None:
     layout = [*ODD, *ODD_LAYOUTS[name]]
-    expected = reference_of(layout, references, tmp_path, LONG)
-    found = train_world(tmp_path, [*COMMON, *layout, *LONG]).rows
-    assert_as_one_process(found, expected, LONG_STEPS)
+    expected = reference_of(layout, references, tmp_path, course)
+    assert_as_one_process(train_world(tmp_path, [*COMMON, *layout, *course]).rows, expected, steps)
 
 
 MASKED_LAYOUTS = {
@@ -280,8 +293,7 @@ def test_unlike_pipelines_do_not_take_the_mean_of_means(tmp_path: Path) -> None:
 
 
 @pytest.mark.emulated
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in BY_COMMAND else pytest.mark.long)
-                                  for name in LAYOUTS])
+@pytest.mark.parametrize("name", unless_long(LAYOUTS, set(LAYOUTS) - set(BY_COMMAND)))
 def test_the_command_trains_as_one_process(name: str, tmp_path: Path, references: References) -> None:
     expected = reference_of(LAYOUTS[name], references, tmp_path, LONG)
     found = train(tmp_path, [*COMMON, *LAYOUTS[name], *LONG]).rows

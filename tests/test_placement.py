@@ -14,7 +14,7 @@ pytestmark = pytest.mark.emulated
 FLOAT_BYTES = 4
 HIDDEN = 64
 COMMON = [
-    "+cluster=mixed", "train.steps=6", "train.validate_every=0", "train.timeline_every=0",
+    "+cluster=mixed", "train.steps=4", "train.validate_every=0", "train.timeline_every=0",
     "train.validation_samples=4", "train.global_batch_size=16", "parallel.micro_batch_size=2",
     "parallel.pipeline=2", "model.sequence_length=32", f"model.hidden_size={HIDDEN}", "model.num_heads=2",
     "model.tied_embeddings=false",
@@ -27,7 +27,10 @@ def bytes_per_step(finished: Finished, key: str) -> float:
     return mean(row[key] for row in finished.rows[1:])
 
 
-def run_pair(folder: Path, strategy: str, *further: str) -> tuple[Finished, Finished]:
+Pair = tuple[Finished, Finished]
+
+
+def run_pair(folder: Path, strategy: str, *further: str) -> Pair:
     finished = []
     for layers in (4, 8):
         (folder / str(layers)).mkdir()
@@ -36,8 +39,15 @@ def run_pair(folder: Path, strategy: str, *further: str) -> tuple[Finished, Fini
     return finished[0], finished[1]
 
 
-def test_holmes_keeps_gradients_off_ethernet(tmp_path: Path) -> None:
-    small, large = run_pair(tmp_path, "holmes")
+@pytest.fixture(scope="module")
+def holmes(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """Runs of four and eight layers on single GPUs."""
+    return run_pair(tmp_path_factory.mktemp("holmes"), "holmes", "cluster.partitions.ib.gpus_per_node=1",
+                    "cluster.partitions.roce.gpus_per_node=1")
+
+
+def test_holmes_keeps_gradients_off_ethernet(holmes: Pair) -> None:
+    small, large = holmes
     ethernet = [bytes_per_step(run, "bytes_ethernet") for run in (small, large)]
     fabric = [bytes_per_step(run, "bytes_fabric") for run in (small, large)]
     assert ethernet[1] == pytest.approx(ethernet[0], rel=0.03)
@@ -47,7 +57,8 @@ def test_holmes_keeps_gradients_off_ethernet(tmp_path: Path) -> None:
     assert ethernet[0] > activations, "activations and their gradients cross Ethernet once each way"
 
 
-@pytest.mark.parametrize(("sharded", "crossings"), [(False, 2 * 1.5), (True, 2 * 1.0)])
+@pytest.mark.parametrize(("sharded", "crossings"), [
+    pytest.param(False, 2 * 1.5, marks=pytest.mark.long), (True, 2 * 1.0)])
 def test_megatron_sends_gradients_over_ethernet(tmp_path: Path, sharded: bool, crossings: float) -> None:
     # Whole sums: a ring of four ranks on two nodes passes 2 * 3/4 of the gradients over each of its two crossings.
     # Shards: summed inside each node first, so each node sends half of the gradients and then half of the parameters.
@@ -58,9 +69,8 @@ def test_megatron_sends_gradients_over_ethernet(tmp_path: Path, sharded: bool, c
     assert bytes_per_step(large, "bytes_fabric") < 0.01 * grown
 
 
-def test_groups_name_their_network(tmp_path: Path) -> None:
-    finished = train(tmp_path, [*COMMON, "parallel=holmes", "model.num_layers=4", "train.steps=2"])
-    networks = {(group["kind"], group["network"]) for group in finished.plan["groups"]}
+def test_groups_name_their_network(holmes: Pair) -> None:
+    networks = {(group["kind"], group["network"]) for group in holmes[0].plan["groups"]}
     assert ("data", "ib") in networks
     assert ("data", "roce") in networks
     assert {network for kind, network in networks if kind == "pipeline"} == {"ethernet"}
