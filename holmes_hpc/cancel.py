@@ -47,7 +47,18 @@ def _cancel(names: Sequence[str], base: Path) -> int:
     for folder in kept_back:
         write_result(folder, "failed", error="cancelled before it was submitted", emulated=False)
     runs = [run for folder in folders if (run := submitted_run(folder)) and not _is_complete(folder)]
-    states = patiently(lambda left: read_states([run.known_as for run in runs]), PATIENCE_SECONDS)
+    living = _cancel_living(runs)
+    # A job of the sweep may have submitted one of them just now.
+    living += _cancel_living([run for folder in kept_back if (run := submitted_run(folder))])
+    kept_back = [folder for folder in kept_back if submitted_run(folder) is None]
+    _say(living, len(folders) + unmade, {"{} more are not submitted": len(kept_back) + unmade,
+                                         "{} were never submitted": len(never)}, elsewhere)
+    return 0
+
+
+def _cancel_living(runs: Sequence[SubmittedRun]) -> list[SubmittedRun]:
+    """Cancel those jobs that live, and return them."""
+    states = patiently(lambda left: read_states([run.known_as for run in runs]), PATIENCE_SECONDS) if runs else {}
     living = [run for run in runs if _lives(states.get(run.known_as))]
     by_cluster: dict[str | None, list[str]] = {}
     for run in living:
@@ -56,9 +67,7 @@ def _cancel(names: Sequence[str], base: Path) -> int:
         words = ["scancel", *reversed(jobs)]
         patiently(lambda left, words=words, cluster=cluster: run_command(words, cluster=cluster),  # type: ignore[misc]
                   PATIENCE_SECONDS)
-    _say(living, len(folders) + unmade, {"{} more are not submitted": len(kept_back) + unmade,
-                                         "{} were never submitted": len(never)}, elsewhere)
-    return 0
+    return living
 
 
 def _runs(names: Sequence[str], base: Path) -> tuple[list[RunFolder], int]:

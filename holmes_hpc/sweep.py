@@ -21,6 +21,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("sweep", metavar="SWEEP", help="the folder of the sweep, such as runs/sweeps/STAMP")
     parser.add_argument("--resume", action="store_true", required=True, help="submit what is missing or has failed")
     parser.add_argument("--no-wait", action="store_true", help="submit, show the table, and return")
+    parser.add_argument("--only-waiting", type=float, metavar="SECONDS", help=(
+        "submit only what waits for room in the queue, and return; try for so long where none fits. A sweep's jobs do "
+        "so as they end"))
     parser.add_argument("--folder", type=Path, default=default_runs_folder(), help="where runs lie (%(default)s)")
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
@@ -34,12 +37,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _resume(arguments: argparse.Namespace) -> int:
     from holmes_hpc.launch.follow.console import lasting_output
-    from holmes_hpc.launch.sweep import resume_sweep
+    from holmes_hpc.launch.sweep import resume_sweep, submit_what_waits
 
     found = sweep_named(arguments.sweep, arguments.folder)
     if found is None:
         raise ConfigurationError(f"{arguments.sweep} holds no sweep that was submitted to Slurm; name its folder, such "
                                  "as runs/sweeps/20261130-120000-ab12")
+    if arguments.only_waiting is not None:
+        submit_what_waits(found.place, arguments.only_waiting)
+        return 0
     with lasting_output():
         outcomes = resume_sweep(found.place, wait=not arguments.no_wait)
     return int(any(status for status, _ in outcomes))

@@ -34,7 +34,7 @@ folder = RunFolder(Path(sys.argv[1]))
 for step in (1, 2):
     folder.append_metrics({"step": step, "loss": 3.0 / step, "tokens_per_second": 1000.0, "step_seconds": 0.1,
                            "mfu": 0.1})
-    while not Path(__file__).with_name("go").exists():
+    while not Path(__file__).with_name("go").exists() or (folder.path / "hold").exists():
         time.sleep(0.05)
 write_result(folder, "completed", error=None, emulated=False)
 """
@@ -52,7 +52,8 @@ def site(slurm: SlurmCluster) -> str:
 def without_torch(slurm: SlurmCluster) -> str:
     """Write a template whose step is a stand-in for the ranks, quick since it has no torch; return its override.
 
-    Its runs go on after their first step when `let_go` is called. The rest of the script is ours.
+    Its runs go on after their first step when `let_go` is called, and there is no file `hold` in their folder. The rest
+    of the script is ours.
     """
     folder = slurm.shared / "templates"
     folder.mkdir(exist_ok=True)

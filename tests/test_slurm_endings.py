@@ -13,7 +13,7 @@ from holmes_hpc.runs import RunFolder, Start
 from holmes_hpc.runs.beats import Beat, write_beat
 from holmes_hpc.runs.starts import PUBLISHED
 from holmes_hpc.submit.outcome import outcome_of
-from holmes_hpc.submit.step_guard import SILENT_SECONDS, StepGuard
+from holmes_hpc.submit.step_guard import NOTHING_SECONDS, SILENT_SECONDS, StepGuard
 from holmes_hpc.values.doing import Doing
 from tests.runs_for_tests import ROOT, newest_run
 from tests.slurm_cluster import SlurmCluster
@@ -44,6 +44,24 @@ def test_a_job_whose_step_daemon_was_killed_ends(make_each_slurm: MakeSlurm) -> 
     assert slurm.wait_for(job.id, timeout_seconds=60)[0] == "COMPLETED", job.log
     assert "all ranks ended" in job.log and "srun is ended" in job.log
     job.wait_until_gone()
+
+
+@pytest.mark.slurm
+def test_a_job_whose_ranks_are_all_silent_is_ended_by_its_batch_script(make_each_slurm: MakeSlurm) -> None:
+    slurm = make_each_slurm(ib_nodes=1, roce_nodes=1, ethernet_gbps=SLOW_ETHERNET_GBPS)
+    for fault in ("stopped", "killed"):
+        job = SubmittedJob(slurm, [*ENDLESS, "train.timeout_seconds=4", f"run.name={fault}"])
+        job.wait_for_steps(2)
+        ranks = " ".join(str(rank["pid"]) for rank in job.read("job.json")["ranks"])
+        if fault == "killed":  # the daemons first, so that none of them can tell
+            slurm.run("kill -9 " + " ".join(str(step_daemon(slurm, node)) for node in ("ib-1", "roce-1")) + f" {ranks}")
+        else:
+            slurm.run(f"kill -STOP {ranks}")
+        failed = job.wait_for_result("failed")
+        assert "has given no sign of life for " in failed["error"] and "(all ranks)" in failed["error"], failed
+        assert "train.timeout_seconds=4" in failed["error"]
+        assert "FAILED" in slurm.wait_for(job.id, timeout_seconds=60)
+        job.wait_until_gone()
 
 
 def step_daemon(slurm: SlurmCluster, node: str) -> int:
@@ -213,6 +231,35 @@ def test_a_step_whose_ranks_are_all_stopped_is_ended_and_the_result_says_so(run:
     assert "and so have ranks 1, 2, 3 (all ranks)" in why and "train.timeout_seconds=30" in why
     assert len(said) == 1
     assert outcome_of(run, "143") == ("failed", start.cause()) and (start.cause() or "") in why
+
+
+def test_a_step_whose_ranks_die_before_they_met_is_ended(run: RunFolder) -> None:
+    clock = Clock()
+    run.config_path.write_text("train: {start_timeout_seconds: 30}\n")
+    guard = StepGuard(run, "7-1-", 60, clock)
+    assert guard.look() is None
+    clock.now = NOTHING_SECONDS - 1
+    assert guard.look() is None, "a container may be on its way"
+    run.log_path(0).parent.mkdir(exist_ok=True)
+    run.log_path(0).write_text("begun")
+    assert guard.look() is None
+    start = begin(run)
+    clock.now += 100
+    assert guard.look() is None, "what was written last is a sign"
+    clock.now += 89
+    assert guard.look() is None
+    clock.now += 2
+    why = guard.look() or ""
+    assert "no sign of life for 91 s, since before all of them had met (train.start_timeout_seconds=30)" in why
+    assert (start.cause() or "") in why
+
+
+def test_a_step_of_which_no_rank_begins_is_ended(run: RunFolder) -> None:
+    clock = Clock()
+    guard = StepGuard(run, "7-1-", 60, clock)
+    assert guard.look() is None
+    clock.now = NOTHING_SECONDS + 1
+    assert "no rank has begun within 1801 s" in (guard.look() or "")
 
 
 def test_a_step_that_is_held_while_it_saves_is_ended(run: RunFolder) -> None:

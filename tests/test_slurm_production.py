@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.runs_for_tests import newest_run
 from tests.slurm_cluster import SlurmCluster
 from tests.slurm_cluster.fixture import MakeSlurm
-from tests.slurm_sites import HOLDING, TINY, command, holmes, let_go, site, without_torch
+from tests.slurm_sites import HOLDING, TINY, command, holmes, let_go, result, site, without_torch
 
 pytestmark = pytest.mark.slurm
 
@@ -68,3 +71,104 @@ def test_each_rank_sees_the_gpus_that_the_step_gives_it(each_slurm: SlurmCluster
             assert len(lines) == 2 and all("," not in line for line in lines), "one GPU for each rank"
         else:
             assert lines == seen
+
+
+def test_a_site_with_control_groups_an_mpi_plugin_and_a_slow_home(make_each_slurm: MakeSlurm) -> None:
+    """Ranks start late and one after another; the variables of MPI come to them and are no matter."""
+    slurm = make_each_slurm(cgroups=True, ib_nodes=1, roce_nodes=1, extra=("MpiDefault=pmi2",))
+    assert "PMI_RANK=0" in slurm.run("srun -p ib env").stdout
+    if slurm.settings.tree is not None:  # Debian 12 has the plug-in without its library
+        assert "PMIX_RANK=0" in slurm.run("srun -p ib --mpi=pmix env").stdout
+    slow = slurm.shared / "slow" / "python"
+    slow.parent.mkdir()
+    slow.write_text(f"#!/bin/sh\nsleep $((SLURM_PROCID * 3))\ncat /proc/self/cgroup >> {slow.parent}/groups\n"
+                    f'exec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
+    further = ["launch.srun_args=[--mpi=pmix]"] if slurm.settings.tree is not None else []
+    done = holmes(slurm, "train", [site(slurm), "+cluster=pair", *TINY, f"launch.python={slow}", *further,
+                                   "+launch.sbatch.mem=1500"], check=False)
+    folder = newest_run(slurm.shared)
+    assert done.status == 0 and folder is not None, done.stderr[-3000:]
+    assert result(folder)["status"] == "completed"
+    assert (slow.parent / "groups").read_text().count("memory:/slurm_") == 2, "each rank in the group of its job"
+    small = holmes(slurm, "train", [site(slurm), "+cluster=pair", *TINY, "+launch.sbatch.mem=150"], check=False)
+    assert small.status == 1
+    assert "was killed: it used more memory than its job has on a node (Slurm: Detected 1 oom" in small.stderr
+    assert "ask for more by +launch.sbatch.mem=64G" in small.stderr and "SIGKILL" not in small.stderr
+
+
+def test_where_only_the_accounting_enforces_memory_it_is_named_as_well(make_each_slurm: MakeSlurm) -> None:
+    slurm = make_each_slurm(ib_nodes=1, roce_nodes=1, extra=(
+        "SelectTypeParameters=CR_Core_Memory", "DefMemPerCPU=900", "JobAcctGatherParams=OverMemoryKill",
+        "JobAcctGatherFrequency=task=1"))
+    small = holmes(slurm, "train", [site(slurm), "+cluster=pair", *TINY, "train.steps=400", "+launch.sbatch.mem=100"],
+                   check=False)
+    assert small.status == 1
+    assert "used more memory than its job has on a node (Slurm: " in small.stderr, small.stderr
+    assert "ask for more by +launch.sbatch.mem=64G" in small.stderr
+
+
+def test_an_epilog_that_hangs_holds_no_follower(each_slurm: SlurmCluster) -> None:
+    slurm, hangs = each_slurm, each_slurm.shared / "hangs"
+    epilog = slurm.shared / "epilog"
+    epilog.write_text(f"#!/bin/sh\nwhile [ -e {hangs} ]; do sleep 0.1; done\n")
+    epilog.chmod(0o755)
+    slurm.run(f"echo Epilog={epilog} >> /etc/slurm/slurm.conf; scontrol reconfigure")
+    hangs.touch()
+    run = [site(slurm), without_torch(slurm), "+cluster=one", *TINY]
+    let_go(slurm)
+    assert holmes(slurm, "train", run).status == 0
+    assert "COMPLETING" in slurm.squeue().values()
+    failed = holmes(slurm, "train", [site(slurm), "+cluster=one", *TINY, "launch.python=/no/such/python"], check=False)
+    assert failed.status == 1 and "cannot start the ranks' Python /no/such/python" in failed.stderr, failed.stderr
+    assert "it is COMPLETING for " in failed.stderr and "such as for an epilog" in failed.stderr
+    third = holmes(slurm, "train", [*run, "launch.wait=false"])  # both nodes are held
+    job = int(third.stderr.partition("submitted job ")[2].partition(";")[0])
+    assert slurm.states(job) == ["PENDING"]
+    hangs.unlink()
+    assert slurm.wait_for(job) == ["COMPLETED"]
+
+
+def test_a_second_cluster_is_asked_about_its_jobs_alone(each_slurm: SlurmCluster) -> None:
+    """The other cluster is this one under another name: its commands answer only where they are asked for it."""
+    slurm = each_slurm
+    path = west(slurm)
+    run = [site(slurm), without_torch(slurm), *TINY, "+launch.sbatch.clusters=west"]
+    environment = {"PATH": path}
+    let_go(slurm)
+    done = holmes(slurm, "train", [*run, "+cluster=pair"], environment=environment, check=False)
+    assert done.status == 0, done.stderr
+    sweep = holmes(slurm, "train", [*run, "-m", "+cluster=one", "train.seed=1,2,3", "launch.max_jobs=1"],
+                   environment=environment, check=False)
+    assert sweep.status == 0, sweep.stderr
+    assert holmes(slurm, "jobs", [], environment=environment).stdout.count("completed") == 4
+    (slurm.shared / "templates" / "go").unlink()
+    holmes(slurm, "train", [*run, "+cluster=pair", "launch.wait=false"], environment=environment)
+    folder = newest_run(slurm.shared)
+    assert holmes(slurm, "cancel", [str(folder)], environment=environment).stdout.startswith("cancelled 1 of 1 runs")
+    assert not (slurm.shared / "west" / "wrong").exists(), (slurm.shared / "west" / "wrong").read_text()
+
+
+def west(slurm: SlurmCluster) -> str:
+    """Return a PATH whose commands know the cluster `west` alone, and answer as those of Slurm do for another one."""
+    folder = slurm.shared / "west"
+    folder.mkdir()
+    (folder / "any").write_text(f"""#!/bin/bash
+name=$(basename "$0"); words=(); asked=
+if [ "$name" = sbatch ] && grep -q '^#SBATCH --clusters=west$' "${{@: -1}}"; then
+  asked=yes; sed '/^#SBATCH --clusters=west$/d' "${{@: -1}}" > "${{@: -1}}.east"
+  set -- "${{@:1:$#-1}}" "${{@: -1}}"
+fi
+for word; do case $word in --clusters=west) asked=yes;; *) words+=("$word");; esac; done
+if [ -z "$asked" ] && [ -z "$SLURM_JOB_ID" ]; then echo "$name $*" >> {folder}/wrong; exit 1; fi
+case $name in
+  sbatch) if [ -n "$asked" ]; then cp "${{@: -1}}.east" "${{@: -1}}"; rm -f "${{@: -1}}.east"; fi
+          /usr/bin/sbatch "${{words[@]}}" | sed 's/$/;west/'; exit ${{PIPESTATUS[0]}};;
+  squeue|sinfo) [ -z "$asked" ] || echo "CLUSTER: west";;
+esac
+exec /usr/bin/$name "${{words[@]}}"
+""")
+    (folder / "any").chmod(0o755)
+    for name in ("sbatch", "sinfo", "squeue", "sacct", "scontrol", "scancel"):
+        (folder / name).symlink_to("any")
+    return f"{folder}:{os.environ['PATH']}"

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,71 @@ def test_a_sweep_beyond_the_submission_limit_that_is_interrupted_twice_ends_and_
     assert states.count("COMPLETED") == 2 * runs, "each of two components, each once"
     # What the limit refused: Slurm keeps a record of the component that it had taken before.
     assert {state for state in states if state != "COMPLETED"} <= {"FAILED", "CANCELLED"}, states
+    a_sweep_goes_on_by_its_own_jobs(slurm, 4)
+
+
+def a_sweep_goes_on_by_its_own_jobs(slurm: SlurmCluster, runs: int) -> None:
+    """The command that followed was killed: the sweep's jobs submit what the limit kept out, also the last of all."""
+    (slurm.shared / "templates" / "go").unlink()
+    before = set(folders(slurm))
+    words = [site(slurm), without_torch(slurm), "-m", "+cluster=pair",
+             f"train.seed={','.join(str(100 + number) for number in range(runs))}", *TINY]
+    following = subprocess.Popen(slurm.command_line(command("train", words), environment=HOLDING), text=True,
+                                 stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+    assert following.stderr is not None
+    assert any("takes no more jobs now" in line for line in following.stderr)
+    os.kill(children(following.pid)[0], signal.SIGKILL)
+    following.wait(timeout=60)
+    made = [folder for folder in folders(slurm) if folder not in before]
+    assert len(made) == runs
+    let_go(slurm)
+    until(lambda: all((folder / "result.json").exists() for folder in made), 120, lambda: batch_logs(made))
+    assert [result(folder)["status"] for folder in made] == ["completed"] * runs
+    jobs = [int(json.loads((folder / "job.json").read_text())["job_id"]) for folder in made]
+    assert len(set(jobs)) == runs
+    for job in jobs:
+        assert set(slurm.wait_for(job)) == {"COMPLETED"}
+    submitted = slurm.run("squeue --noheader --states=COMPLETED --format='%i %o'").stdout
+    assert all(submitted.count(f"{folder}/submission") == 2 for folder in made), "each of two components, each once"
+    place = json.loads((made[0] / "job.json").read_text())["sweep"]
+    assert "not submitted yet" not in holmes(slurm, "jobs", [place]).stdout
+
+
+def test_a_long_job_does_not_hold_up_the_window(each_slurm: SlurmCluster) -> None:
+    slurm = each_slurm
+    words = [site(slurm), without_torch(slurm), "-m", "+cluster=one,pair", "train.seed=1,2,3", *TINY,
+             "launch.max_jobs=2", "launch.wait=false"]
+    holmes(slurm, "train", [*words, "launch.dry_run=false"])
+    made = folders(slurm)
+    array = [folder for folder in made if "_" in json.loads((folder / "job.json").read_text())["job_id"]]
+    assert len(made) == 6 and len(array) == 3
+    (long := sorted(array)[0]).joinpath("hold").touch()
+    let_go(slurm)
+    most = 0
+
+    def others_ended() -> bool:
+        nonlocal most
+        running = [name for name, state in slurm.squeue().items() if state == "RUNNING" and not name.endswith("+1")]
+        most = max(most, len(running))
+        return all((folder / "result.json").exists() for folder in made if folder != long)
+
+    until(others_ended, 120, lambda: batch_logs(made))
+    assert not (long / "result.json").exists() and most == 2
+    (long / "hold").unlink()
+    until((long / "result.json").exists, 30, lambda: batch_logs(made))
+    assert [result(folder)["status"] for folder in made] == ["completed"] * 6
+
+
+def until(condition: Callable[[], bool], seconds: float, explain: Callable[[], str]) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, explain()
+        time.sleep(0.2)
+
+
+def batch_logs(made: list[Path]) -> str:
+    return "\n".join(f"--- {path}\n{path.read_text()}" for folder in made
+                     for path in sorted((folder / "logs").glob("batch.log")))
 
 
 def test_a_sweep_is_cancelled_as_a_whole(slurm: SlurmCluster) -> None:

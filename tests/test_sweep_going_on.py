@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +18,11 @@ from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import LaunchImpossibleError
 from holmes_hpc.launch import submitting
 from holmes_hpc.launch.follow.interruption import InterruptedRunError
-from holmes_hpc.launch.sweep import resume_sweep, sweep
+from holmes_hpc.launch.sweep import resume_sweep, submit_what_waits, sweep
 from holmes_hpc.runs import RunFolder, read_result, write_result
+from holmes_hpc.runs.lease import lease_path
 from holmes_hpc.runs.sweeps import Sweep, sweep_named
-from holmes_hpc.submit import job, live, watch
+from holmes_hpc.submit import job, live, onward, watch
 
 SBATCH = """\
 #!/bin/sh
@@ -35,6 +37,7 @@ if [ $((used + size)) -gt $limit ]; then
   echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1
 fi
 number=$(($(cat number) + 1)); echo $number > number
+sed -n 's/^#SBATCH --dependency=//p' "$last" > waits/$number
 echo $size > active/$number
 for task in $(seq 0 ${{array:-0}}); do
   [ -n "$array" ] && id=${{number}}_$task || id=$number
@@ -50,9 +53,23 @@ SQUEUE = """\
 cd {slurm}
 case "$*" in
   *"%o"*) cat commands 2>/dev/null;;
+  *"%E"*) for job in $(ls active); do
+      for path in jobs/$job jobs/${{job}}_*; do
+        [ ! -e $path ] || echo "$(cut -d'|' -f1,3 $path)|$(cat waits/$job)"
+      done
+    done;;
   *"--format=%i") ls active;;
   *) echo "JOBID|JOBID|STATE|PARTITION|NODELIST|REASON|NAME"; cat jobs/* 2>/dev/null;;
 esac
+"""
+SCONTROL = """\
+#!/bin/sh
+cd {slurm}
+[ "$1" = update ] || {{ echo 'MaxArraySize = 1001'; exit; }}
+echo "$*" >> updates
+for word; do
+  case $word in JobId=*) job=${{word#JobId=}};; Dependency=*) echo "${{word#Dependency=}}" > waits/$job;; esac
+done
 """
 SCANCEL = """\
 #!/bin/sh
@@ -66,13 +83,13 @@ for id; do sed -i 's/PENDING\\|RUNNING/CANCELLED/' jobs/$id; rm -f active/${{id%
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A Slurm with a limit on submitted components; every job waits until `end` is called."""
     folder = tmp_path / "slurm"
-    for name in ("active", "jobs", "scripts", "bin"):
+    for name in ("active", "jobs", "scripts", "bin", "waits"):
         (folder / name).mkdir(parents=True)
     (folder / "limit").write_text("1000")
     (folder / "number").write_text("0")
     (folder / "commands").touch()
     for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE), ("scancel", SCANCEL), ("sacct", "#!/bin/sh\nexit 1\n"),
-                       ("scontrol", "#!/bin/sh\necho 'MaxArraySize = 1001'\n"),
+                       ("scontrol", SCONTROL),
                        ("sinfo", "#!/bin/sh\nprintf 'ib\\nroce\\nethernet\\n'\n")):
         (folder / "bin" / name).write_text(text.format(slurm=folder))
         (folder / "bin" / name).chmod(0o755)
@@ -228,8 +245,9 @@ def test_a_sweep_is_shown_and_cancelled_before_all_of_it_is_submitted(
         slurm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     (slurm / "limit").write_text("5")
     place = tmp_path / "runs" / "sweeps" / "one"
-    assert sweep(*configs(4, "mixed", "launch.wait=false"), place) == [(0, None)] * 2 + [(1, None)] * 2
+    assert sweep(*configs(4, "mixed", "launch.wait=false"), place) == [(0, None)] * 4
     assert "to be submitted" in capsys.readouterr().err
+    assert (Sweep.read(place) or Sweep(place, [], "")).for_room
     assert cli.run(["jobs", str(place)]) == 0
     assert f"2 of the runs of {place} are not submitted yet; `holmes sweep {place} --resume`" in capsys.readouterr().out
     assert cli.run(["cancel", "one"]) == 0
@@ -242,6 +260,45 @@ def test_a_sweep_is_shown_and_cancelled_before_all_of_it_is_submitted(
     assert cli.run(["sweep", "one", "--resume"]) == 0
     assert (sweep_named("one", tmp_path / "runs") or Sweep(place, [], "")).completed
     assert cli.run(["sweep", "nothing", "--resume"]) == 2
+
+
+def test_jobs_of_a_sweep_submit_what_waits_and_nothing_else(slurm: Path, tmp_path: Path,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def in_this_process(words: list[str], **options: Any) -> Any:
+        asked.append(words)
+        submit_what_waits(Path(words[3]), 0.0)
+        return SimpleNamespace(stderr="")
+
+    monkeypatch.setattr(onward, "subprocess", SimpleNamespace(
+        run=in_this_process, PIPE=None, DEVNULL=None, SubprocessError=subprocess.SubprocessError))
+    (slurm / "limit").write_text("5")
+    place = tmp_path / "runs" / "sweeps" / "one"
+    sweep(*configs(5, "mixed", "launch.wait=false"), place)
+    begun = Sweep.read(place)
+    assert begun is not None and begun.for_room and begun.waiting == [2, 3, 4]
+    end(slurm, 1, "failed")
+    onward.go_on(begun.folders[0], "1")
+    assert submitted_jobs(slurm) == ["1", "2", "3"] and asked[-1][-1] == "0.0", "job 2 will try as well"
+    lease_path(begun.submitting).write_text(json.dumps({"stays": True, "host": "another", "pid": 1, "start": 1}))
+    end(slurm, 2)
+    onward.go_on(begun.folders[1], "2")
+    assert len(asked) == 1, "a command follows the sweep, and job 3 will look again"
+    lease_path(begun.submitting).unlink()
+    onward.go_on(begun.folders[1], "2")
+    assert submitted_jobs(slurm) == ["1", "2", "3", "4"]
+    end(slurm, 3)
+    for name in ("active", "jobs"):  # job 4 ends as well, and both live still in Slurm's eyes
+        (slurm / name / "3").write_text("3|3|RUNNING|ib||None|x" if name == "jobs" else "2")
+    write_result(begun.folders[3], "failed", error=None, emulated=False)
+    onward.go_on(begun.folders[2], "3")
+    onward.go_on(begun.folders[3], "4")
+    assert [words[-1] for words in asked[-2:]] == ["0.0", str(onward.ROOM_SECONDS)], "the youngest waits for room"
+    end(slurm, 3)
+    assert cli.run(["cancel", str(place)]) == 0
+    onward.go_on(begun.folders[3], "4")
+    assert submitted_jobs(slurm) == ["1", "2", "3", "4"], "a failed and a cancelled run are left"
 
 
 def test_a_sweep_of_which_nothing_was_submitted_is_not_said_to_be_over(

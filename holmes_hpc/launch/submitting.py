@@ -11,12 +11,13 @@ from typing import Any
 
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.cluster.slurm.states import is_final
-from holmes_hpc.errors import FAILED, INTERRUPTED, HolmesError
+from holmes_hpc.errors import FAILED, INTERRUPTED, HolmesError, LaunchImpossibleError
 from holmes_hpc.launch.follow.interruption import InterruptedRunError, interruptible
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
 from holmes_hpc.launch.slurm.run import say_what_nodes_do_not_see
 from holmes_hpc.launch.train import check_before, fill_in_resume, make_folder, refuse_unsupported
 from holmes_hpc.runs import RunFolder, read_result
+from holmes_hpc.runs.lease import HeldError, Lease
 from holmes_hpc.runs.sweeps import Sweep
 from holmes_hpc.submit.board import Board, failure_lines, text
 from holmes_hpc.submit.commands import SlurmCommandError
@@ -24,10 +25,13 @@ from holmes_hpc.submit.ending import exit_status_of, failure
 from holmes_hpc.submit.job import set_aside, submitted_run, taken_job
 from holmes_hpc.submit.lanes import Lanes
 from holmes_hpc.submit.live import rows, show_until_over
+from holmes_hpc.submit.onward import slide_window
+from holmes_hpc.submit.options import cluster_of
 from holmes_hpc.submit.patience import patiently
 from holmes_hpc.submit.states import JobStatus, read_states
 from holmes_hpc.submit.sweep import Answer, Submitter, SweepRun
 from holmes_hpc.submit.watch import NOT_SUBMITTED, NOT_YET, SubmittedRun, Watch, Watched
+from holmes_hpc.submit.window import lanes_of, read_queue
 
 LOG = logging.getLogger(__name__)
 
@@ -35,6 +39,8 @@ Outcome = tuple[int, float | None]
 
 ROOM_SECONDS = 30.0
 """How often Slurm is asked for room where none of the sweep's own jobs has ended: others of the user may have."""
+AGAIN_SECONDS = 2.0
+"""Between two tries where none fits and jobs are about to end."""
 _PATIENCE_SECONDS = 60.0
 
 
@@ -42,12 +48,14 @@ def run_sweep(sweep: Sweep, configs: Sequence[Any], clusters: Sequence[ClusterDe
               max_jobs: int | None) -> list[Outcome]:
     """Submit what of a sweep is missing or has failed, and follow all; return what became of each run.
 
+    `max_jobs` of its jobs run at a time, None for as many as Slurm starts.
     SIGINT, SIGTERM and SIGHUP say what is queued and how to go on; where runs are still to be submitted SystemExit is
     raised then. Raises LaunchImpossibleError where another command submits them, SlurmCommandError where Slurm does not
     tell which of the sweep's jobs live.
     """
-    with sweep.alone():
-        work = _Work(sweep, configs, clusters, max_jobs)
+    with sweep.alone() as lease:
+        sweep.max_jobs = max_jobs
+        work = _Work(sweep, configs, clusters, lease)
         try:
             with interruptible():
                 work.take_stock()
@@ -59,12 +67,26 @@ def run_sweep(sweep: Sweep, configs: Sequence[Any], clusters: Sequence[ClusterDe
         return [work.outcomes[number] for number in range(len(configs))]
 
 
+def submit_waiting(sweep: Sweep, configs: Sequence[Any], clusters: Sequence[ClusterDescription],
+                   patience_seconds: float) -> None:
+    """Submit those runs of a sweep that wait for room in the queue, as many as fit, and follow none.
+
+    Where none fits it is tried again for so long: jobs that end now still count. Raises LaunchImpossibleError where
+    another command submits them, SlurmCommandError where Slurm does not tell whether it has taken one already.
+    """
+    with sweep.alone(stays=False, wait_seconds=patience_seconds) as lease:
+        work, deadline = _Work(sweep, configs, clusters, lease), time.monotonic() + patience_seconds
+        work.find_waiting()
+        while not work.submit_a_waiting_run() and time.monotonic() < deadline:
+            time.sleep(AGAIN_SECONDS)
+
+
 class _Work:
     """The runs of one sweep in the hands of one command, by their numbers."""
 
-    def __init__(self, sweep: Sweep, configs: Sequence[Any], clusters: Sequence[ClusterDescription],
-                 max_jobs: int | None) -> None:
-        self._sweep, self._configs, self._clusters, self._max_jobs = sweep, configs, clusters, max_jobs
+    def __init__(self, sweep: Sweep, configs: Sequence[Any], clusters: Sequence[ClusterDescription], lease: Lease
+                 ) -> None:
+        self._sweep, self._configs, self._clusters, self._lease = sweep, configs, clusters, lease
         self.outcomes: dict[int, Outcome] = {}
         self._submitted: dict[int, SubmittedRun] = {}
         self._again: list[int] = []
@@ -97,6 +119,23 @@ class _Work:
                      self._sweep.place, len(self._configs), done, len(self._living),
                      len(self._configs) - len(self._submitted))
 
+    def find_waiting(self) -> None:
+        """Find the runs that nobody has given to Slurm, and no others: what failed stays as it is."""
+        for number in self._sweep.waiting:
+            run = self._taken(number, self._sweep.folders[number])
+            if run is None:
+                self._again.append(number)
+            else:
+                self._submitted[number] = run
+
+    def submit_a_waiting_run(self) -> bool:
+        """Submit what Slurm takes now; say whether there was anything, or nothing is left."""
+        before = self._queued()
+        if self._submitter is None:
+            self._submitter = self._make_submitter()
+        self._submit_more()
+        return self._queued() > before or not self._waiting()
+
     def make(self) -> None:
         """Plan the runs that have no folder yet, and write each down in the sweep's file as it is made."""
         for number, config in enumerate(self._configs):
@@ -117,13 +156,10 @@ class _Work:
 
     def submit(self) -> None:
         """Submit what is to be submitted, as far as Slurm takes it now."""
-        wanted = {number: SweepRun(self._configs[number], self._sweep.folders[number], self._sweep.words[number])
-                  for number in sorted(self._again)}
-        if wanted:
-            say_what_nodes_do_not_see(next(iter(wanted.values())).config)
-            lanes = Lanes(self._max_jobs, self._ends_of_lanes()) if self._max_jobs else None
-            self._submitter = Submitter(wanted, self._sweep.place, lanes)
-            self._submit_more()
+        self._submitter = self._make_submitter()
+        if self._submitter is not None:
+            say_what_nodes_do_not_see(self._configs[self._again[0]])
+        self._submit_more()
         LOG.info("submitted %d jobs; %s", self._queued(), self._later())
 
     def follow(self, *, wait: bool) -> None:
@@ -138,12 +174,13 @@ class _Work:
         if not wait:
             self._watch.poll()
             sys.stderr.write(text(rows(self._watch, board)))
-            self.outcomes = {**dict.fromkeys(self._waiting(), (FAILED, None)), **self.outcomes}
             if self._waiting():
-                LOG.warning("%d runs wait for room: %s", len(self._waiting()), self._ways_on())
+                LOG.warning("%d runs wait for room%s: %s", len(self._waiting()), self._by_jobs(), self._ways_on())
+            alone = not any(not watched.over for watched in self._watch.runs if watched.run.job_id != NOT_YET)
+            self.outcomes = {**dict.fromkeys(self._waiting(), (FAILED if alone else 0, None)), **self.outcomes}
             self.outcomes = {**dict.fromkeys(numbers, (0, None)), **self.outcomes}
             return
-        show_until_over(self._watch, board, sys.stderr, self._submit_as_jobs_end)
+        show_until_over(self._watch, board, sys.stderr, self._as_jobs_end)
         for number, watched in zip(numbers, self._watch.runs, strict=True):
             self._end(number, watched)
 
@@ -161,25 +198,31 @@ class _Work:
         queued = self._queued()
         LOG.warning("%s: no longer following the sweep in %s. %d of its %d runs are submitted%s%s; %s",
                     signal_name, self._sweep.place, queued, len(self._configs), ", and go on" if queued else "",
-                    f"; {open_runs} are not submitted yet" if open_runs else "",
+                    f"; {open_runs} are not submitted yet{self._by_jobs()}" if open_runs else "",
                     self._ways_on() if open_runs else self._later())
         if open_runs:
             raise SystemExit(INTERRUPTED)
         self.outcomes = {**dict.fromkeys(self._submitted, (0, None)), **self.outcomes}
 
-    def _submit_as_jobs_end(self, changed: Sequence[Watched]) -> None:
-        submitter = self._submitter
+    def _as_jobs_end(self, changed: Sequence[Watched]) -> None:
+        submitter, ended = self._submitter, any(watched.over for watched in changed)
+        if ended and self._sweep.max_jobs is not None:
+            self._slide()
         if submitter is None or not submitter.waiting:
             return
-        ended = [watched for watched in changed if watched.over]
         if not ended and time.monotonic() - self._asked_at < ROOM_SECONDS:
             return
         for number in submitter.drop(lambda number: read_result(self._sweep.folders[number]) is not None):
             self._take(Answer(number, SubmittedRun(NOT_SUBMITTED, self._sweep.folders[number])))  # cancelled meanwhile
             self.outcomes[number] = (1, None)
-        if ended and self._watch is not None:
-            submitter.forget({watched.run.job_id.partition("_")[0] for watched in self._watch.runs if watched.over})
         self._submit_more()
+
+    def _slide(self) -> None:
+        """Let jobs start in the places of those that have ended; jobs do so themselves where nothing killed them."""
+        try:
+            slide_window(self._sweep, self._cluster)
+        except (HolmesError, HeldError) as error:
+            LOG.warning("jobs that wait are not moved up now: %s", error)
 
     def _submit_more(self) -> None:
         submitter = self._submitter
@@ -188,6 +231,9 @@ class _Work:
         said, self._asked_at = submitter.limit, time.monotonic()
         for answer in submitter.submit():
             self._take(answer)
+        if self._sweep.for_room != bool(submitter.limit):
+            self._sweep.for_room = bool(submitter.limit)
+            self._sweep.save()
         if submitter.limit and not said:
             LOG.info("Slurm takes no more jobs now (%s); %d runs are submitted as jobs end",
                      (submitter.limit.splitlines() or [""])[0], len(submitter.waiting))
@@ -196,7 +242,6 @@ class _Work:
         folder, words = self._sweep.folders[answer.number], self._sweep.words[answer.number]
         if isinstance(answer.run, SubmittedRun):
             run = answer.run
-            self._sweep.after[answer.number] = list(answer.after)
             LOG.info("job %s: %s (%d of %d)", run.job_id, words, len(self._submitted) + 1, len(self._configs))
         else:  # it stays in the table, and its result.json says why
             LOG.error("%s: %s", words, answer.run)
@@ -219,14 +264,28 @@ class _Work:
             LOG.warning("whether Slurm took %s is not known now: %s", self._sweep.words[number], error)
             return None
 
-    def _ends_of_lanes(self) -> list[tuple[str, int]]:
-        """Return the living jobs that no other living one waits for, each with its width."""
-        waited_for = {job for number in self._living for job in self._sweep.after.get(number, ())}
-        widths: dict[str, int] = {}
-        for number in sorted(self._living):
-            job = self._submitted[number].job_id.partition("_")[0]
-            widths[job] = widths.get(job, 0) + 1
-        return [(job, width) for job, width in widths.items() if job not in waited_for]
+    def _make_submitter(self) -> Submitter | None:
+        wanted = {number: SweepRun(self._configs[number], self._sweep.folders[number], self._sweep.words[number])
+                  for number in sorted(self._again)}
+        return Submitter(wanted, self._sweep.place, self._lanes, self._stay_alone) if wanted else None
+
+    def _lanes(self) -> Lanes | None:
+        """Return the lanes behind the sweep's jobs that live, as Slurm tells of them: jobs move up meanwhile."""
+        count = self._sweep.max_jobs
+        if count is None:
+            return None
+        runs = [run for folder in self._sweep.folders.values() if (run := submitted_run(folder))]
+        queue = patiently(lambda left: read_queue([run.job_id for run in runs], self._cluster), _PATIENCE_SECONDS)
+        return lanes_of(queue, count)
+
+    def _stay_alone(self) -> None:
+        if not self._lease.still_mine():
+            raise LaunchImpossibleError(f"another command goes on with the sweep in {self._sweep.place}, which this "
+                                        "one did not hold for a while, as when it was stopped")
+
+    @property
+    def _cluster(self) -> str | None:
+        return cluster_of(self._configs[0].launch)
 
     def _waiting(self) -> list[int]:
         return self._submitter.waiting if self._submitter else []
@@ -234,6 +293,9 @@ class _Work:
     def _queued(self) -> int:
         """Return how many runs have a job."""
         return sum(run.job_id not in (NOT_SUBMITTED, NOT_YET) for run in self._submitted.values())
+
+    def _by_jobs(self) -> str:
+        return ", and the sweep's jobs submit them as they end" if self._sweep.for_room and self._queued() else ""
 
     def _later(self) -> str:
         if not self._queued():

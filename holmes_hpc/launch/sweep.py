@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.errors import ConfigurationError, LaunchImpossibleError
 from holmes_hpc.launch.in_turn import run_in_turn
 from holmes_hpc.launch.slurm.travelling import check_travelling
-from holmes_hpc.launch.submitting import Outcome, run_sweep
+from holmes_hpc.launch.submitting import Outcome, run_sweep, submit_waiting
 from holmes_hpc.runs.sweep_record import RECORD
 from holmes_hpc.runs.sweeps import Sweep, find_sweep, fingerprint
+from holmes_hpc.submit.commands import clean_environment
 from holmes_hpc.submit.mode import Decision, Probes, decide_mode
 
 LOG = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ def sweep(configs: Sequence[Any], words: Sequence[str], place: Path) -> list[Out
     some can be submitted and others cannot.
     """
     clusters = [read_cluster(config.cluster) for config in configs]
-    where = _where(configs, clusters, words)
+    where = _where(configs, clusters, words, os.environ)
     if where == "slurm":
         _check_travelling(configs, clusters)
     if any(config.launch.dry_run for config in configs):
@@ -56,6 +57,20 @@ def resume_sweep(place: Path, *, wait: bool = True) -> list[Outcome]:
     Raises ConfigurationError where the folder holds no sweep that was submitted to Slurm, LaunchImpossibleError where
     Slurm is not here, and as `run_sweep` does.
     """
+    begun, configs, clusters = _begun(place)
+    return run_sweep(begun, configs, clusters, wait=wait, max_jobs=configs[0].launch.max_jobs)
+
+
+def submit_what_waits(place: Path, patience_seconds: float) -> None:
+    """Submit those runs of the sweep in a folder that wait for room in the queue, as far as they fit within so long.
+
+    Raises as `resume_sweep` and `submit_waiting` do.
+    """
+    submit_waiting(*_begun(place), patience_seconds)
+
+
+def _begun(place: Path) -> tuple[Sweep, list[Any], list[ClusterDescription]]:
+    """Return a sweep that was submitted, and the configuration and the cluster of each run. Raises as above."""
     begun = Sweep.read(place)
     if begun is None:
         raise ConfigurationError(f"{place} holds no sweep that was submitted to Slurm; name a folder such as "
@@ -64,11 +79,12 @@ def resume_sweep(place: Path, *, wait: bool = True) -> list[Outcome]:
     for config in configs:
         load_plugins(config)
     clusters = [read_cluster(config.cluster) for config in configs]
-    where = _where(configs, clusters, begun.words)
+    # Also where this is typed, or a job of the sweep does it, inside of another job.
+    where = _where(configs, clusters, begun.words, clean_environment(os.environ))
     if where != "slurm":
         raise LaunchImpossibleError(f"a sweep goes on where it was submitted; a run would go here: {where}")
     _check_travelling(configs, clusters)
-    return run_sweep(begun, configs, clusters, wait=wait, max_jobs=configs[0].launch.max_jobs)
+    return begun, configs, clusters
 
 
 def distinguishing(words: Sequence[str]) -> list[str]:
@@ -77,13 +93,14 @@ def distinguishing(words: Sequence[str]) -> list[str]:
     return [" ".join(word for word in each.split(" ") if word not in shared) or each for each in words]
 
 
-def _where(configs: Sequence[Any], clusters: Sequence[ClusterDescription], words: Sequence[str]) -> str:
+def _where(configs: Sequence[Any], clusters: Sequence[ClusterDescription], words: Sequence[str],
+           environment: Mapping[str, str]) -> str:
     """Return the mode of all runs; the controller is asked once."""
     probes = Probes()
     once = dataclasses.replace(probes, controller=functools.cache(probes.controller),
                                controller_of=functools.cache(probes.controller_of),
                                namespaces=functools.cache(probes.namespaces))
-    decisions = [decide_mode(config, cluster, os.environ, once)
+    decisions = [decide_mode(config, cluster, environment, once)
                  for config, cluster in zip(configs, clusters, strict=True)]
     modes = {decision.mode for decision in decisions}
     if "rank" in modes:

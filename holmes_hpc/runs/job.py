@@ -35,13 +35,14 @@ _TOLD = re.compile(
 def write_job(folder: RunFolder, ranks: Sequence[tuple[int, str, int | None]] = (), *,
               command: Sequence[str] | None = None, emulated: bool | None = None,
               job_id: str | None = None, cluster: str | None = None, components: Sequence[Mapping[str, Any]] = (),
-              restarts: int = 0, environment: Mapping[str, str] | None = None) -> None:
+              restarts: int = 0, environment: Mapping[str, str] | None = None, sweep: Path | None = None) -> None:
     """Write job.json for the calling process, the run's main process.
 
     `ranks` holds (rank, node, pid as seen from outside or None); `job_id`, `cluster` (where it is not this machine's
-    own) and `components` are Slurm's; `command` defaults to this process's arguments. A later call by the same process
-    replaces the ranks alone. Make the first before ranks start, so that a run that is killed while it starts can be
-    healed. Of `environment` is recorded what `told_environment` lets through, and the command with its secrets hidden.
+    own) and `components` are Slurm's; `sweep` is the folder of the sweep that the run belongs to; `command` defaults to
+    this process's arguments. A later call by the same process replaces the ranks alone. Make the first before ranks
+    start, so that a run that is killed while it starts can be healed. Of `environment` is recorded what
+    `told_environment` lets through, and the command with its secrets hidden.
     Raises as `files.storage_error` says.
     """
     rows = [{"rank": rank, "node": node, "pid": pid} for rank, node, pid in ranks]
@@ -51,7 +52,7 @@ def write_job(folder: RunFolder, ranks: Sequence[tuple[int, str, int | None]] = 
         write_json_atomic(folder.job_path, {**job, "ranks": rows})
         return
     record = describe_job(command=command, emulated=emulated, environment=environment)
-    elsewhere = {} if cluster is None else {"cluster": cluster}
+    elsewhere = {name: value for name, value in (("cluster", cluster), ("sweep", sweep and str(sweep))) if value}
     write_json_atomic(folder.job_path, {**record, "job_id": job_id, **elsewhere, "components": list(components),
                                         "restarts": restarts, "ranks": rows})
 

@@ -138,8 +138,10 @@ class Start:
         """Say whether a rank ended by an error; then no step will be finished any more."""
         return any(end["status"] not in (0, 3) and end["told"] is None for end in self.ends().values())
 
-    def cause(self) -> str | None:
+    def cause(self, why_killed: str | None = None) -> str | None:
         """Return what failed first, on which rank and node, and where to read more; None where no rank failed.
+
+        `why_killed` is what others know of why ranks were killed.
 
         Ranks that were killed come before those that failed by themselves, and these before those that only lost a
         neighbour. Where ranks waited for others in vain, the rank that they name comes first: Slurm kills it
@@ -154,7 +156,7 @@ class Start:
             return hang
         silent = {rank: node for rank, node in nodes.items() if rank not in ends}
         if silent:
-            return self._describe_silent(silent, nodes)
+            return self._describe_silent(silent, nodes, why_killed)
         failed = [end for end in ends.values() if end["status"] not in (0, 3)]
         failed.sort(key=lambda end: (self._nearness(end), end["rank"]))
         return self._describe(failed[0]) if failed else None
@@ -165,8 +167,11 @@ class Start:
         alive = {nodes[rank] for rank in ends if rank in nodes}
         return sorted(set(nodes.values()) - alive) if alive else []
 
-    def _describe_silent(self, silent: Mapping[int, str], nodes: Mapping[int, str]) -> str:
+    def _describe_silent(self, silent: Mapping[int, str], nodes: Mapping[int, str], why_killed: str | None) -> str:
         first = min(silent)
+        if why_killed:
+            names = ", ".join(f"rank {rank} on node {node}" for rank, node in silent.items())
+            return f"{names} was killed: {why_killed}; log of rank {first}: {self.run.log_path(first)}"
         whole = [node for node in self.failed_nodes() if list(nodes.values()).count(node) > 1]
         if len(silent) == len(nodes):
             return f"all ranks were killed without a word; see {self.run.logs}"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -14,12 +13,15 @@ from typing import Any, TypeGuard
 from omegaconf import OmegaConf
 
 from holmes_hpc.errors import ConfigurationError, LaunchImpossibleError
-from holmes_hpc.foreign import read_object
+from holmes_hpc.foreign import read_object, whole_number
 from holmes_hpc.runs.files import storage_error, write_json_atomic, write_text_atomic
 from holmes_hpc.runs.find import SWEEP_FILE
 from holmes_hpc.runs.folder import RunFolder
+from holmes_hpc.runs.lease import LEASE_SECONDS, HeldError, Lease, LeasedError, held, is_renewed, lease_path
 from holmes_hpc.runs.private import check_own, is_own
 from holmes_hpc.runs.result import read_result
+
+LOG = logging.getLogger(__name__)
 
 _ONLY_HERE = ("wait", "max_jobs", "new_sweep", "dry_run")
 """Settings of `launch` that change nothing of the runs: with others a command goes on with the same sweep."""
@@ -27,7 +29,7 @@ _ONLY_HERE = ("wait", "max_jobs", "new_sweep", "dry_run")
 
 @dataclass
 class Sweep:
-    """A sweep in its folder: the overrides of each run, the run folders made so far, and the jobs that each waits for.
+    """A sweep in its folder: the overrides of each run, and the run folders made so far.
 
     The configurations lie beside, each as the `config.yaml` of a folder below `configs/`, for the user alone.
     """
@@ -36,8 +38,10 @@ class Sweep:
     words: list[str]
     fingerprint: str
     folders: dict[int, RunFolder] = field(default_factory=dict)
-    after: dict[int, list[str]] = field(default_factory=dict)
-    """the job ids that a run's job waits for, where `launch.max_jobs` says so"""
+    max_jobs: int | None = None
+    """how many of its jobs may run at a time, as the command that submitted last was told"""
+    for_room: bool = False
+    """whether runs wait for room in the queue, and are submitted as jobs end, by these jobs too"""
 
     @classmethod
     def begin(cls, place: Path, configs: Sequence[Any], words: Sequence[str]) -> Sweep:
@@ -60,11 +64,9 @@ class Sweep:
         words, numbers, runs = kept.get("words"), kept.get("numbers"), kept.get("runs")
         if not (_is_list(words, str) and _is_list(numbers, int) and _is_list(runs, str)):
             return None
-        after = kept.get("after")
         return cls(place, words, str(kept.get("fingerprint")),
                    {number: RunFolder(Path(run)) for number, run in zip(numbers, runs, strict=False)},
-                   {int(number): jobs for number, jobs in (after if isinstance(after, dict) else {}).items()
-                    if str(number).isdecimal() and _is_list(jobs, str)})
+                   whole_number(kept.get("max_jobs"), 1), kept.get("for_room") is True)
 
     def save(self) -> None:
         """Write the file. Raises as `storage_error` says."""
@@ -73,7 +75,7 @@ class Sweep:
             "fingerprint": self.fingerprint, "words": self.words, "numbers": numbers,
             "runs": [str(self.folders[number].path) for number in numbers],
             "overrides": [self.words[number] for number in numbers],
-            "after": {str(number): jobs for number, jobs in sorted(self.after.items())}})
+            "max_jobs": self.max_jobs, "for_room": self.for_room})
 
     def configs(self) -> list[Any]:
         """Return the configuration of every run.
@@ -94,25 +96,49 @@ class Sweep:
         return len(self.folders) == len(self.words) and all(
             (read_result(folder) or {}).get("status") == "completed" for folder in self.folders.values())
 
+    @property
+    def waiting(self) -> list[int]:
+        """The runs that have a folder and no job, and that nobody cancelled."""
+        return [number for number, folder in self.folders.items()
+                if not folder.job_path.exists() and not folder.result_path.exists()]
+
+    @property
+    def submitting(self) -> Path:
+        """What a command holds while it submits runs of the sweep (`lease.held`)."""
+        return self.place / "submitting"
+
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold the sweep for one command, so that no two submit its runs. Raises LaunchImpossibleError."""
-        descriptor = os.open(self.place / "submitting", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise LaunchImpossibleError(f"another command submits the runs of {self.place} now; `holmes jobs "
-                                        f"{self.place} --watch` shows them") from None
-        except OSError:
-            pass  # a file system without locks: nobody can be kept out
-        try:
-            yield
-        finally:
-            os.close(descriptor)
+    def alone(self, *, stays: bool = True, wait_seconds: float = 0.0) -> Iterator[Lease]:
+        """Hold the sweep for one command, so that no two submit its runs. Raises LaunchImpossibleError.
+
+        `stays`: the command follows the sweep and submits what is left of it; another one is waited for at most so
+        long. One that was killed on another machine is waited for until its lease is over.
+        """
+        with ExitStack() as stack:
+            try:
+                try:
+                    lease = stack.enter_context(held(self.submitting, wait_seconds, stays=stays))
+                except LeasedError as error:
+                    LOG.info("%s held the sweep a moment ago; waiting for up to %g s, in case it was killed", error,
+                             LEASE_SECONDS)
+                    if is_renewed(lease_path(self.submitting)):
+                        raise
+                    lease = stack.enter_context(held(self.submitting, stays=stays))
+            except HeldError as error:
+                raise LaunchImpossibleError(f"another command submits the runs of {self.place} now ({error}); `holmes "
+                                            f"jobs {self.place} --watch` shows them") from error
+            except OSError as error:
+                raise storage_error(self.submitting, error) from error
+            yield lease
 
     def _config_path(self, number: int) -> Path:
         return self.place / "configs" / str(number) / "config.yaml"
+
+
+def sweep_of(folder: RunFolder) -> Sweep | None:
+    """Return the sweep that a submitted run belongs to; None where it belongs to none."""
+    place = (read_object(folder.job_path) or {}).get("sweep")
+    return Sweep.read(Path(place)) if isinstance(place, str) else None
 
 
 def sweep_named(name: str, base: Path) -> Sweep | None:

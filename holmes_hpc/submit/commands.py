@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from holmes_hpc.cluster.slurm import SlurmSettings, read_settings
+from holmes_hpc.cluster.slurm.records import CLUSTER_LINE
 from holmes_hpc.errors import WRONG, RunFailedError
 
 LOG = logging.getLogger(__name__)
@@ -80,8 +81,10 @@ def run_command(words: Sequence[str], *, cluster: str | None = None, timeout_sec
     `cluster` is another cluster of this site that is asked instead of this machine's own. Raises SlurmCommandError with
     the command's whole error output, as TransientSlurmError where asking again is worth while.
     """
-    elsewhere = [] if cluster is None else [f"--clusters={cluster}"]
-    return _run([words[0], *elsewhere, *words[1:]], timeout_seconds, say=say).stdout
+    if cluster is None:
+        return _run(words, timeout_seconds, say=say).stdout
+    told = _run([words[0], f"--clusters={cluster}", *words[1:]], timeout_seconds, say=say).stdout
+    return "".join(line for line in told.splitlines(keepends=True) if not line.startswith(CLUSTER_LINE))
 
 
 def run_command_aloud(words: Sequence[str]) -> str:

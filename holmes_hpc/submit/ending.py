@@ -8,10 +8,10 @@ from contextlib import suppress
 from holmes_hpc.runs import Start, read_result, write_result
 from holmes_hpc.runs.going_on import with_way_on
 from holmes_hpc.submit.commands import SlurmCommandError, run_command
-from holmes_hpc.submit.log_causes import BATCH_LOG, cause_in_log, log_tail, newest_text
+from holmes_hpc.submit.log_causes import BATCH_LOG, MORE_MEMORY, cause_in_log, log_tail, newest_text
 from holmes_hpc.submit.watch import LIFELESS_SECONDS, SubmittedRun, Watched
 
-_CANCELLED = "CANCELLED"
+_CANCELLED, _OUT_OF_MEMORY = "CANCELLED", "OUT_OF_MEMORY"
 
 
 def exit_status_of(watched: Watched) -> int:
@@ -55,6 +55,8 @@ def _without_result(watched: Watched) -> str:
     if state == _CANCELLED:
         return f"job {job_id} was cancelled before the run was complete"
     words = f"job {job_id} ended as {state} before the run was complete"
+    if state == _OUT_OF_MEMORY:
+        words += f": it used more memory than it was given; {MORE_MEMORY}"
     if watched.status is not None and not (folder.path / BATCH_LOG).exists() and Start.newest(folder) is None:
         return (f"{words}{_details(watched.run)}, and left nothing in {folder.path}, where its log belongs: if the "
                 "nodes do not see that folder, choose a place on a file system that all nodes share by run.folder=PATH")

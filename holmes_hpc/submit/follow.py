@@ -9,6 +9,8 @@ from typing import Any
 from holmes_hpc.runs import NewSteps, Notes
 from holmes_hpc.submit.watch import SubmittedRun, Watch, Watched
 
+SLOW_SECONDS = 20.0
+"""After so long at a job's end who follows is told what is waited for."""
 LOOK_SECONDS = 0.5
 """Between two looks into the run folder; Slurm is asked less often."""
 
@@ -16,6 +18,7 @@ LOOK_SECONDS = 0.5
 def follow(run: SubmittedRun, on_row: Callable[[dict[str, Any]], None], on_state: Callable[[str], None]) -> Watched:
     """Report new steps and states until the job is over, and return what is known of it then."""
     watch, told, notes = Watch([run]), None, Notes(run.folder)
+    slow_said = False
     rows = NewSteps(run.folder.metrics_path)
     while True:
         watch.poll()
@@ -30,6 +33,11 @@ def follow(run: SubmittedRun, on_row: Callable[[dict[str, Any]], None], on_state
             if status.held:
                 on_state(f"it is held and does not start by itself: `scontrol release {run.job_id}` lets it, once what "
                          "is wrong is mended; or cancel it")
+        completing = watch.runs[0].completing_seconds(time.monotonic())
+        if completing > SLOW_SECONDS and not slow_said:
+            slow_said = True
+            on_state(f"it is COMPLETING for {completing:.0f} s: Slurm waits for its nodes, such as for an epilog or "
+                     f"for processes that cannot be killed; `scontrol show job {run.job_id}` names them")
         if watch.over:
             return watch.runs[0]
         time.sleep(LOOK_SECONDS)

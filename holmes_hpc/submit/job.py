@@ -23,6 +23,7 @@ from holmes_hpc.submit.commands import (
     SlurmCommandError,
     SubmissionLimitError,
     TransientSlurmError,
+    clean_environment,
     refused_submission,
     run_command_aloud,
 )
@@ -46,36 +47,33 @@ def job_request(config: Any, folder: RunFolder | None, **further: Any) -> JobReq
     return JobRequest(str(config.run.name or config.cluster.name), components, config.launch, folder, **further)
 
 
-def submit(config: Any, folder: RunFolder, dependency: str | None = None, code_place: Path | None = None,
-           waits_for_room: bool = False) -> SubmittedRun:
+def submit(config: Any, folder: RunFolder, dependency: str | None = None, sweep: Path | None = None) -> SubmittedRun:
     """Submit the run whose configuration and plan lie in `folder`, and return its job.
 
-    `dependency` is sbatch's; `code_place` is where a copy of the code is kept, by default the run folder. With
-    `waits_for_room` a limit on submitted jobs is no end of the run. Raises as
-    `hand_over` and `keep_code` do, and ConfigurationError where a partition holds nodes that cannot talk to each other.
+    `dependency` is sbatch's; `sweep` is the folder of the sweep that the run belongs to: a copy of the code is kept
+    there, and a limit on submitted jobs is no end of the run. Raises as `hand_over` and `keep_code` do, and
+    ConfigurationError where a partition holds nodes that cannot talk to each other.
     """
     place = fresh_place(folder.path / SUBMISSION)
     try:
-        code = keep_code(config, [folder], folder.path if code_place is None else code_place)
+        code = keep_code(config, [folder], sweep or folder.path)
         request = job_request(config, folder, dependency=dependency, code=code)
         check_submission(config)
         job_id = hand_over(request, place, job_shape(config.cluster))
     except HolmesError as error:
-        if waits_for_room and isinstance(error, SubmissionLimitError):
+        if sweep is not None and isinstance(error, SubmissionLimitError):
             give_up_place(place)
         else:
             write_result(folder, "failed", error=str(error), emulated=False)
         raise
-    return record(request, folder, job_id)
+    return record(request, folder, job_id, sweep)
 
 
-def submit_array(configs: Sequence[Any], folders: Sequence[RunFolder], place: Path, *, at_a_time: int | None = None,
-                 dependency: str | None = None, code_place: Path | None = None,
-                 waits_for_room: bool = False) -> list[SubmittedRun]:
-    """Submit runs whose scripts differ by their run folders alone as one array; `place` is a new folder for it.
+def submit_array(configs: Sequence[Any], folders: Sequence[RunFolder], place: Path, sweep: Path, *,
+                 at_a_time: int | None = None, dependency: str | None = None) -> list[SubmittedRun]:
+    """Submit runs of a sweep whose scripts differ by their run folders alone as one array; `place` is a new folder.
 
-    `at_a_time` is how many of them run at once; `code_place` is where a copy of the code is kept, by default `place`.
-    Raises as `submit` does.
+    `at_a_time` is how many of them run at once; the rest is as in `submit`.
     """
     place.mkdir(parents=True)
     open_folder(place, to_group=False)
@@ -83,17 +81,17 @@ def submit_array(configs: Sequence[Any], folders: Sequence[RunFolder], place: Pa
         (place / str(number)).symlink_to(folder.path)
     throttle = f"%{at_a_time}" if at_a_time is not None and at_a_time < len(folders) else ""
     try:
-        code = keep_code(configs[0], folders, place if code_place is None else code_place)
+        code = keep_code(configs[0], folders, sweep)
         request = job_request(configs[0], None, links=place, array=f"0-{len(folders) - 1}{throttle}",
                               dependency=dependency, code=code)
         check_submission(configs[0])
         job_id = hand_over(request, place / SUBMISSION, "array")
     except HolmesError as error:
-        if not (waits_for_room and isinstance(error, SubmissionLimitError)):
+        if not isinstance(error, SubmissionLimitError):
             for folder in folders:
                 write_result(folder, "failed", error=str(error), emulated=False)
         raise
-    return [record(request, folder, f"{job_id}_{number}") for number, folder in enumerate(folders)]
+    return [record(request, folder, f"{job_id}_{number}", sweep) for number, folder in enumerate(folders)]
 
 
 def fresh_place(place: Path) -> Path:
@@ -159,7 +157,7 @@ def taken_job(config: Any, folder: RunFolder, sweep: Path) -> SubmittedRun | Non
         if jobs := find_jobs(place, cluster):
             job_id = jobs[-1] if task is None else f"{jobs[-1]}_{task}"
             if not (folder.path / f"job-{job_id}.json").exists():  # else it is the one that ended
-                return record(job_request(config, None), folder, job_id)
+                return record(job_request(config, None), folder, job_id, sweep)
     return None
 
 
@@ -206,12 +204,13 @@ def _last_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
-def record(request: JobRequest, folder: RunFolder, job_id: str) -> SubmittedRun:
-    """Write down which job a run is, and link `slurm-<job id>` to its folder."""
+def record(request: JobRequest, folder: RunFolder, job_id: str, sweep: Path | None = None) -> SubmittedRun:
+    """Write down which job a run is, and of which sweep, and link `slurm-<job id>` to its folder."""
     components = [{"labels": list(part.labels), "nodes": part.nodes, "tasks_per_node": part.tasks_per_node}
                   for part in request.components]
     cluster = cluster_of(request.launch)
-    write_job(folder, job_id=job_id, cluster=cluster, components=components, emulated=False, environment=os.environ)
+    write_job(folder, job_id=job_id, cluster=cluster, components=components, emulated=False, sweep=sweep,
+              environment=clean_environment(os.environ))
     link_job(folder, job_id)
     return SubmittedRun(job_id, folder, bool(request.launch.requeue), cluster)
 

@@ -6,7 +6,7 @@ array that runs K tasks at a time takes K lanes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 
 class Lanes:
@@ -37,11 +37,6 @@ class Lanes:
         self._number += 1
         for place in places:
             self._ends[place], self._since[place] = {job}, self._number
-
-    def forget(self, ended: Collection[str]) -> None:
-        """Free the lanes of jobs that have ended; one that Slurm has forgotten must not be waited for."""
-        for place in range(self.count):
-            self._ends[place] -= set(ended)
 
     def _least_filled(self, width: int) -> list[int]:
         return sorted(range(self.count), key=lambda place: (len(self._ends[place]), place))[:width]

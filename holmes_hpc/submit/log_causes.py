@@ -15,6 +15,12 @@ NOT_SEEN = ("node {node} does not see the run folder {folder}: choose a place on
 
 _PYTHON = "a Python with holmes_hpc that all nodes see, such as a virtual environment on a shared file system"
 
+_MEMORY = re.compile(r"Detected [0-9]+ oom[-_]kill event[^.]*|exceeded memory limit \([^)]*\)"
+                     r"|Exceeded (?:job|step) memory limit|\S+: tasks? [0-9,-]+: Out Of Memory", re.IGNORECASE)
+"""What Slurm says where it, or the kernel for it, ended processes that used more memory than their job has."""
+MORE_MEMORY = ("ask for more by +launch.sbatch.mem=64G, or by cluster.partitions.<label>.sbatch.mem, or lower "
+               "parallel.micro_batch_size")
+
 _CAUSES = (
     (r"execve\(\): (?P<what>apptainer|singularity): (?P<why>.+)",
      "the ranks' container could not be started: {what}: {why}; load it by launch.setup, or set launch.container=null"),
@@ -35,8 +41,16 @@ _CAUSES = (
 )
 
 
+def memory_in_log(text: str) -> str | None:
+    """Return that processes used more memory than their job was given, where a batch script's log tells so."""
+    said = _MEMORY.search(text)
+    return said and f"it used more memory than its job has on a node (Slurm: {said[0].strip()}); {MORE_MEMORY}"
+
+
 def cause_in_log(text: str) -> str | None:
     """Return why ranks never started, with the setting that helps, where the log of their batch script tells."""
+    if (memory := memory_in_log(text)) is not None:
+        return f"the ranks were killed: {memory}"
     for pattern, words in _CAUSES:
         match = re.search(pattern, text)
         if match:

@@ -21,7 +21,16 @@ from holmes_hpc.runs import RunFolder, Start, read_result, write_result
 from holmes_hpc.runs.files import read_json
 from holmes_hpc.runs.going_on import with_way_on
 from holmes_hpc.submit.commands import SlurmCommandError
-from holmes_hpc.submit.log_causes import BATCH_LOG, END_OF_START, NOT_SEEN, cause_in_log, log_tail, newest_text
+from holmes_hpc.submit.log_causes import (
+    BATCH_LOG,
+    END_OF_START,
+    NOT_SEEN,
+    cause_in_log,
+    log_tail,
+    memory_in_log,
+    newest_text,
+)
+from holmes_hpc.submit.onward import go_on
 from holmes_hpc.submit.requeue import CancelledError, failed_nodes, own_job_id, requeue, requeued_by_slurm
 
 STATUS = {"completed": 0, "failed": FAILED, "preempted": PREEMPTED}
@@ -51,6 +60,8 @@ def main(arguments: Sequence[str]) -> int:
         write_result(folder, status, error=text, emulated=False)
     sys.stdout.write(f"{END_OF_START} {step_status}; {status}" + (f": {text}" if text else "") + "\n")
     sys.stdout.flush()
+    if status != "preempted" and job_id is not None:
+        go_on(folder, job_id)
     return STATUS[status]
 
 
@@ -63,8 +74,9 @@ def outcome_of(folder: RunFolder, step_status: str, log: str = BATCH_LOG) -> tup
     if result is not None and result["status"] in ("completed", "preempted"):
         return result["status"], str(result.get("error") or "")
     # Whatever a rank wrote: one that was killed could not, and comes before it.
-    cause = start.cause() if start is not None else None
-    error = cause or (result or {}).get("error") or cause_in_log(newest_text(folder, log)) or (
+    told = newest_text(folder, log)
+    cause = start.cause(memory_in_log(told)) if start is not None else None
+    error = cause or (result or {}).get("error") or cause_in_log(told) or (
         f"the ranks ended without writing a result (srun's status: {step_status}){log_tail(folder, log)}")
     write_result(folder, "failed", error=error, emulated=False)
     return "failed", error

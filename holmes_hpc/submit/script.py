@@ -76,6 +76,8 @@ class JobRequest:
             "array": self.array,
         }
         options |= {option_name(name): value for name, value in launch.sbatch.items() if option_name(name) in HEAD}
+        if self.dependency and options["dependency"] and options["dependency"] != self.dependency:
+            options["dependency"] = f"{self.dependency},{options['dependency']}"
         return option_lines(options)
 
 

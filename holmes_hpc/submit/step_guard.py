@@ -30,6 +30,11 @@ END_SECONDS = 60.0
 SILENT_SECONDS = 300.0
 """How long the rest may be silent after a rank failed: Slurm ends them within seconds where it can."""
 
+NOTHING_SECONDS = 1800.0
+"""How long a step may take until a rank has begun: nodes may fetch a container meanwhile, and say nothing."""
+_MEETING_SECONDS = 60.0
+"""What ranks may take beyond `train.start_timeout_seconds` until they say by themselves that they met in vain."""
+
 LOOK_SECONDS = 2.0
 _CAUSE_SECONDS = 10.0
 _TERM_SECONDS = 5.0
@@ -45,7 +50,7 @@ class StepGuard:
                  clock: Callable[[], float] = time.monotonic, say: Callable[[str], None] = lambda text: None) -> None:
         self._folder, self._prefix = folder, start_prefix
         self._end_seconds, self._clock, self._say = end_seconds, clock, say
-        self._life: Life | None = None  # looked at once a rank has failed
+        self._life = Life(folder, clock)
         self._all_ended_at: float | None = None
         self._supervised: tuple[Start, Supervisor] | None = None
 
@@ -53,7 +58,7 @@ class StepGuard:
         """Return why srun is to be ended now, None where it is not; a cause of ours is left for the run's result."""
         start = Start.newest(self._folder)
         if start is None or not start.name.startswith(self._prefix):
-            return None
+            return self._look_for_a_beginning()
         if not start.anyone_ended():
             return self._look_at_beats(start)
         ranks, ends = start.ranks(), start.ends()
@@ -64,7 +69,6 @@ class StepGuard:
         failed = [rank for rank, end in ends.items() if end["status"] not in (0, 3)]
         if not failed:
             return self._look_at_beats(start)
-        self._life = self._life or Life(self._folder, self._clock)
         silent = self._life.silent_seconds()
         if silent < SILENT_SECONDS:
             return None
@@ -73,12 +77,31 @@ class StepGuard:
     def _look_at_beats(self, start: Start) -> str | None:
         if self._supervised is None or self._supervised[0] != start:
             if not start.is_published:
-                return None  # the ranks still meet, which has an end of its own
+                return self._look_at_meeting(start)
             limits = Limits.of_folder(self._folder)
             self._supervised = start, Supervisor(self._folder, start.ranks(), limits, self._say, clock=self._clock)
         cause = self._supervised[1].look()
         if cause is None:
             return None
+        with suppress(OSError, HolmesError):
+            start.write_cause(cause)
+        return f"{cause}; srun is ended"
+
+
+    def _look_for_a_beginning(self) -> str | None:
+        silent = self._life.silent_seconds()
+        if silent < NOTHING_SECONDS:
+            return None
+        return (f"no rank has begun within {silent:.0f} s, and nothing was written to {self._folder.path} meanwhile; "
+                "look at the nodes, and at what launch.setup and the container do there; srun is ended")
+
+    def _look_at_meeting(self, start: Start) -> str | None:
+        """Return that ranks which were to meet are silent; those that live say by themselves that they met in vain."""
+        silent, limit = self._life.silent_seconds(), Limits.of_folder(self._folder).start_seconds
+        if silent < limit + _MEETING_SECONDS:
+            return None
+        cause = (f"the ranks have given no sign of life for {silent:.0f} s, since before all of them had met "
+                 f"(train.start_timeout_seconds={limit:g}): they were killed or stopped without a word")
         with suppress(OSError, HolmesError):
             start.write_cause(cause)
         return f"{cause}; srun is ended"

@@ -7,7 +7,7 @@ several that each begin at 0. `launch.max_jobs` is kept by Slurm itself, so nobo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,21 +37,24 @@ class SweepRun:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a run that was given to Slurm: its job, or why sbatch refused it; and the jobs it waits for."""
+    """What became of a run that was given to Slurm: its job, or why sbatch refused it."""
 
     number: int
     run: SubmittedRun | HolmesError
-    after: tuple[str, ...] = ()
 
 
 class Submitter:
     """Gives the runs of a sweep to Slurm, as many as it takes now, and later the others.
 
-    `place` is a folder for what arrays need. `lanes` keeps `launch.max_jobs`, None where there is no such limit.
+    `place` is the folder of the sweep. `lanes` returns those that keep `launch.max_jobs`, behind the jobs that live
+    when it is called; None where there is no such limit. `before` is called before each submission; what it raises
+    ends them.
     """
 
-    def __init__(self, runs: Mapping[int, SweepRun], place: Path, lanes: Lanes | None = None) -> None:
-        self._runs, self._place, self._lanes = runs, place, lanes
+    def __init__(self, runs: Mapping[int, SweepRun], place: Path, lanes: Callable[[], Lanes | None] = lambda: None,
+                 before: Callable[[], None] = lambda: None) -> None:
+        self._runs, self._place, self._make_lanes, self._before = runs, place, lanes, before
+        self._lanes: Lanes | None = None
         numbers = list(runs)
         groups = group_runs(list(runs.values()))
         longest = _longest_array(runs[numbers[0]].config) if any(len(group) > 1 for group in groups) else 1
@@ -76,18 +79,15 @@ class Submitter:
         self._units = [unit for unit in kept if unit]
         return dropped
 
-    def forget(self, ended: Collection[str]) -> None:
-        """Let no later job wait for these, which have ended."""
-        if self._lanes:
-            self._lanes.forget(ended)
-
     def submit(self) -> Iterator[Answer]:
         """Submit until all are, or Slurm's limit on submitted jobs is reached; yield each run's answer.
 
         A refused job does not keep the others back. An array that does not fit is halved.
         """
         self.limit = ""
+        self._lanes = self._make_lanes()
         while self._units:
+            self._before()
             unit = self._units[0]
             places, after = self._lanes.choose(len(unit)) if self._lanes else ([], ())
             try:
@@ -109,18 +109,17 @@ class Submitter:
             if self._lanes and isinstance(runs[0], SubmittedRun):
                 self._lanes.give(places, runs[0].job_id.partition("_")[0])
             for number, run in zip(unit, runs, strict=True):
-                yield Answer(number, run, after)
+                yield Answer(number, run)
 
     def _hand_over(self, unit: Sequence[int], after: Sequence[str]) -> list[SubmittedRun]:
         runs = [self._runs[number] for number in unit]
         dependency = "afterany:" + ":".join(after) if after else None
         if len(runs) == 1:
-            return [submit(runs[0].config, runs[0].folder, dependency, code_place=self._place, waits_for_room=True)]
+            return [submit(runs[0].config, runs[0].folder, dependency, sweep=self._place)]
         place = fresh_place(self._place / f"array-{unit[0]}")
         try:
-            return submit_array([run.config for run in runs], [run.folder for run in runs], place,
-                                at_a_time=self._lanes.count if self._lanes else None, dependency=dependency,
-                                code_place=self._place, waits_for_room=True)
+            return submit_array([run.config for run in runs], [run.folder for run in runs], place, self._place,
+                                at_a_time=self._lanes.count if self._lanes else None, dependency=dependency)
         except SubmissionLimitError:
             give_up_place(place)
             raise

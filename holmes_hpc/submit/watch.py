@@ -66,6 +66,12 @@ class Watched:
     over: bool = False
     lost: bool = False
     life: Life | None = None
+    completing_since: float | None = None
+    """since when Slurm waits for the end of its nodes: an epilog, or processes that cannot be killed"""
+
+    def completing_seconds(self, now: float) -> float:
+        """Return for how long Slurm waits for the end of the job's nodes; 0 where it does not."""
+        return 0.0 if self.completing_since is None else now - self.completing_since
 
 
 class Watch:
@@ -144,7 +150,11 @@ class Watch:
         before, now = (watched.status, watched.over), self._clock()
         if status is not None and status != watched.status:
             watched.status, watched.since = status, now
-        if status is not None and not is_final(status.state):
+        completing = status is not None and status.state == "COMPLETING"
+        watched.completing_since = (watched.completing_since or now) if completing else None
+        if completing and _result(watched.run) == "failed" and watched.completing_seconds(now) > PATIENCE_SECONDS:
+            watched.over = True  # the batch script has decided that; its nodes are no matter any more
+        elif status is not None and not is_final(status.state):
             watched.since = now
         elif status is not None and is_final(status.state, requeue=watched.run.requeue):
             watched.over = True

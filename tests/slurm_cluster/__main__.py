@@ -27,6 +27,7 @@ def main() -> int:
     up = commands.add_parser("up", help="start a cluster in the background")
     up.add_argument("--accounting", action="store_true", help="with slurmdbd and MariaDB")
     up.add_argument("--tree", action="store_true", help=f"Slurm 24.11 out of {tree_folder()}")
+    up.add_argument("--cgroups", action="store_true", help="with control groups")
     up.add_argument("--ib-nodes", type=int, default=2)
     up.add_argument("--roce-nodes", type=int, default=2)
     commands.add_parser("down", help="end the cluster")
@@ -43,7 +44,8 @@ def _up(arguments: argparse.Namespace) -> int:
     if _running(arguments.shared) is not None:
         return _say(f"a cluster runs already in {arguments.shared}; end it with `down`", 1)
     settings = ClusterSettings(ib_nodes=arguments.ib_nodes, roce_nodes=arguments.roce_nodes,
-                               accounting=arguments.accounting, tree=tree_folder() if arguments.tree else None)
+                               accounting=arguments.accounting, cgroups=arguments.cgroups,
+                               tree=tree_folder() if arguments.tree else None)
     reader, writer = os.pipe()
     if os.fork() == 0:
         status = 1

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from holmes_hpc.emulation.namespaces import find_isolation
+from tests.slurm_cluster.groups import no_groups
 from tests.slurm_cluster.settings import ClusterSettings
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -27,7 +28,7 @@ def unavailable_reason(settings: ClusterSettings) -> str | None:
     isolation, reason = find_isolation()
     if isolation is None or isolation.user or not isolation.pid:
         return f"a real Slurm needs network and PID namespaces of root's own: {reason}"
-    return None
+    return no_groups() if settings.cgroups else None
 
 
 def _installed(name: str, tree: Path | None) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 from holmes_hpc.emulation.world import World, start_world
 from tests.slurm_cluster.available import unavailable_reason
 from tests.slurm_cluster.daemons import BASE, SEARCH_PATH, StartFailedError, run_cluster
+from tests.slurm_cluster.groups import remove_groups
 from tests.slurm_cluster.settings import HEAD, ClusterSettings
 
 ORDINARY_USER = 65534  # nobody, in Debian as elsewhere
@@ -42,7 +43,8 @@ def enter(holder: int, words: Sequence[str], *, user: int, folder: Path,
     """Return the command line that runs `words` on the machine whose holder has this pid."""
     variables = {"PATH": f"{Path(sys.executable).parent}:{SEARCH_PATH}", "LANG": "C.UTF-8",
                  "USER": "root" if user == 0 else "nobody", "PYTHONUNBUFFERED": "1", **environment}
-    line = ["nsenter", "--target", str(holder), "--net", "--uts", "--ipc", "--mount", "--pid", "--root", "--wd"]
+    line = ["nsenter", "--target", str(holder), "--net", "--uts", "--ipc", "--mount", "--pid", "--cgroup",
+            "--root", "--wd"]
     if user != 0:
         line += ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
     return [*line, "env", "-i", f"--chdir={folder}", *(f"{name}={value}" for name, value in variables.items()),
@@ -97,6 +99,8 @@ class SlurmCluster:
     def close(self) -> None:
         """End every process of the cluster at once."""
         self.world.kill()
+        if self.settings.cgroups:
+            remove_groups(self.shared)
 
     def command_line(self, command: str | Sequence[str], machine: str = HEAD, *, user: int = 0,
                      cwd: Path | None = None, environment: Mapping[str, str] | None = None,

@@ -45,6 +45,21 @@ SlurmdDebug=info
 """
 
 
+_CGROUPS = """\
+ProctrackType=proctrack/cgroup
+TaskPlugin=task/cgroup
+JobAcctGatherType=jobacct_gather/cgroup
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU=900
+"""
+_LIMITS = """\
+ConstrainRAMSpace=yes
+ConstrainSwapSpace=yes
+AllowedSwapSpace=0
+ConstrainDevices=yes
+"""
+
+
 def write_configuration(settings: ClusterSettings, base: Path) -> None:
     """Write every configuration file below `base/etc`; logs and state will lie beside it."""
     etc = base / "etc"
@@ -54,7 +69,7 @@ def write_configuration(settings: ClusterSettings, base: Path) -> None:
     (etc / "topology.conf").write_text(_topology(settings))
     (etc / "gres.conf").write_text(_gres(settings, base))
     # Named, for in a namespace /sys/fs/cgroup is empty and slurmd refuses to start where it has to look.
-    (etc / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+    (etc / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n" + (_LIMITS if settings.cgroups else ""))
     (base / "hosts").write_text(_hosts(settings))
     if settings.accounting:
         path = etc / "slurmdbd.conf"
@@ -63,7 +78,7 @@ def write_configuration(settings: ClusterSettings, base: Path) -> None:
 
 
 def _slurm(settings: ClusterSettings, base: Path) -> str:
-    lines = [f"ClusterName={CLUSTER_NAME}", f"SlurmctldHost={HEAD}({head_address()})", _FIXED.rstrip(),
+    lines = [f"ClusterName={CLUSTER_NAME}", f"SlurmctldHost={HEAD}({head_address()})", *_fixed(settings),
              f"AuthInfo=cred_expire={settings.credential_seconds}",
              f"KillWait={settings.kill_wait_seconds}",
              f"StateSaveLocation={base}/state", f"SlurmdSpoolDir={base}/spool/%n",
@@ -76,6 +91,14 @@ def _slurm(settings: ClusterSettings, base: Path) -> str:
     lines += [_node(node, settings) for node in settings.nodes]
     lines += _partitions(settings)
     return "\n".join([*lines, *settings.extra]) + "\n"
+
+
+def _fixed(settings: ClusterSettings) -> list[str]:
+    """Return the lines that are alike in all clusters; Slurm complains of a key that is there twice."""
+    other = [*_CGROUPS.splitlines(), *settings.extra] if settings.cgroups else settings.extra
+    keys = {line.partition("=")[0] for line in other}
+    return [line for line in _FIXED.splitlines() if line.partition("=")[0] not in keys] + (
+        _CGROUPS.splitlines() if settings.cgroups else [])
 
 
 def _node(node: NodeSettings, settings: ClusterSettings) -> str:

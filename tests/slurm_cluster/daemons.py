@@ -16,6 +16,8 @@ from pathlib import Path
 
 from holmes_hpc.emulation.context import WorldContext
 from tests.slurm_cluster.configuration import CLUSTER_NAME, DATABASE, DATABASE_PASSWORD, write_configuration
+from tests.slurm_cluster.groups import HOLD as HOLD_IN_GROUPS
+from tests.slurm_cluster.groups import groups_of
 from tests.slurm_cluster.mounts import enter_file_system
 from tests.slurm_cluster.settings import HEAD, ClusterSettings
 
@@ -58,10 +60,11 @@ def run_cluster(context: WorldContext, settings: ClusterSettings, shared: Path) 
 class _Machine:
     """The head or a node, as init reaches it."""
 
-    def __init__(self, name: str, network: int) -> None:
+    def __init__(self, name: str, network: int, groups: str = "") -> None:
         self.name = name
-        line = ["nsenter", f"--net=/proc/self/fd/{network}", "unshare", "--uts", "--ipc", "--mount", "sh", "-c", _HOLD]
-        self._holder = subprocess.Popen([*line, name], pass_fds=[network], stdin=subprocess.DEVNULL,
+        script = HOLD_IN_GROUPS if groups else _HOLD
+        line = ["nsenter", f"--net=/proc/self/fd/{network}", "unshare", "--uts", "--ipc", "--mount", "sh", "-c", script]
+        self._holder = subprocess.Popen([*line, name, groups], pass_fds=[network], stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE)
         self.pid = self._holder.pid
 
@@ -76,7 +79,8 @@ class _Machine:
 
     def _enter(self) -> list[str]:
         # Entering a mount namespace leaves a changed root and the working folder.
-        return ["nsenter", "--target", str(self.pid), "--net", "--uts", "--ipc", "--mount", "--root", "--wd"]
+        return ["nsenter", "--target", str(self.pid), "--net", "--uts", "--ipc", "--mount", "--cgroup", "--root",
+                "--wd"]
 
     def start_in_background(self, script: str, *arguments: str) -> None:
         """Run a shell script, whose arguments begin with `$0`; it ends with the cluster."""
@@ -96,10 +100,11 @@ class _Machine:
 def _start(context: WorldContext, settings: ClusterSettings, shared: Path) -> dict[str, _Machine]:
     enter_file_system(BASE, settings.tree, shared)
     write_configuration(settings, BASE)
-    for index in range(settings.gpus_per_node):  # null devices stand in for the GPUs' device files
-        os.mknod(BASE / "devices" / f"gpu{index}", 0o20666, os.makedev(1, 3))
+    for index in range(settings.gpus_per_node):  # stand-ins for the GPUs' device files, by NVIDIA's number: no driver
+        os.mknod(BASE / "devices" / f"gpu{index}", 0o20666, os.makedev(195, index))
     assert context.node_networks is not None
-    machines = {name: _Machine(name, network) for name, network in context.node_networks.items()}
+    groups = groups_of(shared) if settings.cgroups else ""
+    machines = {name: _Machine(name, network, groups) for name, network in context.node_networks.items()}
     _start_munge()
     for machine in machines.values():
         machine.wait_until_ready()

@@ -80,6 +80,8 @@ class ClusterSettings:
     kill_wait_seconds: int = 3
     grace_seconds: int = 3
     """between the signal and the end of a job that is preempted"""
+    cgroups: bool = False
+    """processes are tracked, and memory is limited, by control groups (version 1)"""
     extra: tuple[str, ...] = ()
     """more lines for slurm.conf; the last one wins"""
 
