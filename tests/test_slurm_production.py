@@ -160,7 +160,7 @@ if [ "$name" = sbatch ] && grep -q '^#SBATCH --clusters=west$' "${{@: -1}}"; the
   set -- "${{@:1:$#-1}}" "${{@: -1}}"
 fi
 for word; do case $word in --clusters=west) asked=yes;; *) words+=("$word");; esac; done
-if [ -z "$asked" ] && [ -z "$SLURM_JOB_ID" ]; then echo "$name $*" >> {folder}/wrong; exit 1; fi
+if [ -z "$asked" ] && [ "$(hostname)" = head ]; then echo "$name $*" >> {folder}/wrong; exit 1; fi
 case $name in
   sbatch) if [ -n "$asked" ]; then cp "${{@: -1}}.east" "${{@: -1}}"; rm -f "${{@: -1}}.east"; fi
           /usr/bin/sbatch "${{words[@]}}" | sed 's/$/;west/'; exit ${{PIPESTATUS[0]}};;
