@@ -149,7 +149,7 @@ def test_a_beat_of_long_words_is_cut_and_stays_one(tmp_path: Path, words: str) -
     folder = RunFolder.create(tmp_path, "mixed")
     write_beat(folder, 0, Beat.of(7, Doing(0, words, 1, words), 1.0, beside=words, links={words: words}))
     beat = read_beat(folder.beat_path(0))
-    assert beat is not None and beat.number == 7 and beat.action.endswith("...") and len(beat.action) >= 30
+    assert beat is not None and beat.number == 7 and beat.action.endswith("...") and len(beat.action) >= 25
 
 
 def test_ranks_without_a_first_sign_have_the_time_of_a_start_and_of_loading_libraries(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_a_beat_is_read_as_written_and_a_still_number_is_silence(tmp_path: Path)
     folder = RunFolder.create(tmp_path, "x")
     pulse = Pulse(folder, range(2))
     write_beat(folder, 0, beat("a long one " * 100))
-    assert read_beat(folder.beat_path(0)) is None, "cut off: as if there were none"
+    assert (cut := read_beat(folder.beat_path(0))) is not None and cut.action.endswith("a long one...")
     write_beat(folder, 0, beat(seconds=1.5))
     assert read_beat(folder.beat_path(0)) == beat(seconds=1.5)
     pulse.look(10.0)

@@ -26,6 +26,11 @@ def link_states(interfaces: Iterable[str]) -> dict[str, str]:
         return {}
 
 
+def is_well(state: str) -> bool:
+    """Say whether a state, as `link_states` returns it, is that of a link which can be used as it should."""
+    return state.startswith(f"{UP}, ") and not state.startswith(f"{UP}, but")
+
+
 def address_of(interface: str) -> str | None:
     """Return the IPv4 address of an interface, None where it has none."""
     request = struct.pack("256s", interface.encode()[:_NAME_BYTES])

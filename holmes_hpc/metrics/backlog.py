@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from holmes_hpc.cluster.link_state import address_of
+from holmes_hpc.metrics.port_waits import PortWaits
 
 SAMPLE_SECONDS = 0.5
 _CONNECTIONS = Path("/proc/thread-self/net/tcp")
@@ -29,12 +30,14 @@ def unsent_bytes(table: str) -> dict[str, int]:
 class Backlog:
     """Looks at the queues of some interfaces now and then, on a thread of its own once it is started.
 
-    Queues are those of TCP; what an adapter sends by itself (RDMA) has none here.
+    Queues are those of TCP; what an adapter sends by itself (RDMA) has none there, and `adapters` say whether data
+    waits in it, for the last of the interfaces.
     """
 
     def __init__(self, interfaces: tuple[str | None, ...],
-                 read: Callable[[], Mapping[str, int]] = lambda: unsent_bytes(_CONNECTIONS.read_text())) -> None:
-        self._interfaces, self._read = interfaces, read
+                 read: Callable[[], Mapping[str, int]] = lambda: unsent_bytes(_CONNECTIONS.read_text()),
+                 adapters: PortWaits | None = None) -> None:
+        self._interfaces, self._adapters, self._read = interfaces, adapters, read
         self._lock = threading.Lock()
         self._busy_seconds = [0.0] * len(interfaces)
 
@@ -47,12 +50,15 @@ class Backlog:
         try:
             queues = self._read()
         except (OSError, ValueError, IndexError):
-            return
+            queues = {}
+        waits = self._adapters is not None and self._adapters.wait()
         addresses = [None if name is None else address_of(name) for name in self._interfaces]
         with self._lock:
             for index, address in enumerate(addresses):
                 if address is not None and queues.get(address, 0) > 0:
                     self._busy_seconds[index] += seconds
+            if waits:
+                self._busy_seconds[-1] += seconds
 
     def busy_since_last(self) -> list[float]:
         """Return for how long bytes waited in each interface since the last call."""

@@ -6,22 +6,26 @@ from pathlib import Path
 
 import torch
 
+from holmes_hpc.cluster.adapters import Ports
 from holmes_hpc.emulation.counters import sent_bytes
 from holmes_hpc.metrics.backlog import Backlog
+from holmes_hpc.metrics.port_waits import PortWaits
 from holmes_hpc.metrics.step import NOT_MEASURED
 
 
 class Usage:
     """Reads the kernel's counters; `ethernet` and `fabric` are interfaces of this node, None where there is none.
 
-    Only the rank that counts for its node is given interfaces, so that bytes are counted once.
+    `ports` are those of the adapters that stand for the fabric's interface where groups use them instead. Only the rank
+    that counts for its node is given interfaces, so that bytes are counted once.
     """
 
-    def __init__(self, ethernet: str | None, fabric: str | None) -> None:
-        self._interfaces = (ethernet, fabric)
+    def __init__(self, ethernet: str | None, fabric: str | None, ports: Ports | None = None) -> None:
+        self._adapters = PortWaits(ports) if ports else None
+        self._interfaces = (ethernet, None if ports else fabric)
         self._before = self._read()
-        self._backlog = Backlog(self._interfaces)
-        if self._interfaces != (None, None):
+        self._backlog = Backlog(self._interfaces, adapters=self._adapters)
+        if self._interfaces != (None, None) or ports:
             self._backlog.start()
 
     def sent_since_last(self) -> tuple[float, float]:
@@ -39,10 +43,9 @@ class Usage:
         return ethernet, fabric
 
     def _read(self) -> list[int | None]:
-        if self._interfaces == (None, None):
-            return [None, None]
-        counters = sent_bytes()
-        return [None if name is None else counters.get(name) for name in self._interfaces]
+        counters = {} if self._interfaces == (None, None) else sent_bytes()
+        ethernet, fabric = (None if name is None else counters.get(name) for name in self._interfaces)
+        return [ethernet, fabric if self._adapters is None else self._adapters.sent_bytes()]
 
 
 def memory_gib() -> float:

@@ -18,8 +18,8 @@ from holmes_hpc.runs.folder import RunFolder
 from holmes_hpc.values.doing import OUTSIDE, Doing
 
 RECORD_BYTES = 1024
-_LONGEST_WORDS = 200
-_MOST_LINKS = 4
+_LONGEST_WORDS, _FEWEST_WORDS = (200, 100, 50), 25
+_MOST_LINKS = 10
 _MOST_BYTES = 65536
 
 
@@ -79,14 +79,15 @@ def write_beat(folder: RunFolder, rank: int, beat: Beat) -> None:
 
 def _record(beat: Beat) -> bytes:
     """Return the JSON of a beat, its words cut until it is short enough: half a record would be no sign of life."""
-    longest = _LONGEST_WORDS
-    while True:
+    tries = [(longest, len(beat.links)) for longest in _LONGEST_WORDS]
+    tries += [(_LONGEST_WORDS[-1], links) for links in reversed(range(len(beat.links)))] + [(_FEWEST_WORDS, 0)]
+    for longest, links in tries:
         few = replace(beat, action=_cut(beat.action, longest), operation=_cut(beat.operation, longest),
-                      beside=_cut(beat.beside, longest))
+                      beside=_cut(beat.beside, longest), links=dict(list(beat.links.items())[:links]))
         record = json.dumps(asdict(few), ensure_ascii=False).encode(errors="replace")
         if len(record) < RECORD_BYTES:
-            return record
-        beat, longest = replace(few, links={}), longest // 2
+            break
+    return record
 
 
 def _cut(words: str, longest: int) -> str:

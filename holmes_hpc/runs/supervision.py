@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holmes_hpc.cluster.link_state import is_well
 from holmes_hpc.foreign import ForeignError, number, read_yaml
 from holmes_hpc.runs.beats import Beat, Pulse
 from holmes_hpc.runs.folder import RunFolder
@@ -98,6 +99,7 @@ class Supervisor:
         self._said: set[tuple[int, str]] = set()
         self._ended_at: float | None = None
         self._next_news = SAID_SECONDS
+        self._links: dict[tuple[str, str], str] = {}
 
     def look(self) -> str | None:
         """Read the beats; return why the run is to be ended now, None where it is not."""
@@ -114,6 +116,7 @@ class Supervisor:
             return self._describe_end(over)
         self._say_new([delay for delay in delays if delay.is_long])
         self._say_how_far()
+        self._say_links()
         return self._all_ended()
 
     def _say_new(self, delays: list[_Delay]) -> None:
@@ -136,6 +139,19 @@ class Supervisor:
             first, others = preparing[0], len(preparing) - 1
             more = f" (and {others} more {'rank' if others == 1 else 'ranks'})" if others else ""
             self._say(f"rank {first} on node {self._ranks[first]}{more}: {_in_words(beats[first])}")
+
+    def _say_links(self) -> None:
+        """Say it where a link that was well at first is so no more."""
+        for rank, beat in self._pulse.beats.items():
+            node = self._ranks.get(rank, "")
+            known = any(link[0] == node for link in self._links)
+            for name, state in beat.links.items():
+                before = self._links.get((node, name))
+                self._links[node, name] = state
+                was_well = known if before is None else is_well(before)  # a beat has not room for many that are well
+                if was_well and not is_well(state) and not beat.ended:
+                    kind = "adapter" if "/" in name else "interface"
+                    self._say(f"the {kind} {name} of node {node} is {state}{f'; it was {before}' if before else ''}")
 
     def _delays(self) -> Iterator[_Delay]:
         for rank in self._ranks:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from holmes_hpc.cluster.link_state import UP
+from holmes_hpc.cluster.link_state import is_well
 from holmes_hpc.comm.activity import OUTSIDE, Wait
 from holmes_hpc.runs.beats import Beat
 from holmes_hpc.values import Plan
@@ -107,8 +107,9 @@ def _bad_links(evidence: Evidence) -> str:
     bad: dict[str, None] = {}
     for rank, beat in sorted(evidence.beats.items()):
         for name, state in beat.links.items():
-            if not state.startswith(f"{UP}, ") or state.startswith(f"{UP}, but"):
-                bad[f"the interface {name} of node {_node(evidence.plan, rank)} is {state}"] = None
+            if not is_well(state):
+                kind = "adapter" if "/" in name else "interface"
+                bad[f"the {kind} {name} of node {_node(evidence.plan, rank)} is {state}"] = None
     words = list(bad)
     return ", ".join(words[:_SHOWN]) + (f" and {len(words) - _SHOWN} more" if words[_SHOWN:] else "")
 

@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from holmes_hpc.cluster.link_state import link_states
+from holmes_hpc.cluster.adapters import Ports
+from holmes_hpc.cluster.link_state import is_well, link_states
 from holmes_hpc.comm.activity import OUTSIDE, Doing, Wait
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.engine.watchdog.hang import Evidence, Hang, explain
@@ -25,14 +26,15 @@ class Watch:
 
     `at_hang` is called by the watchdog's thread when the rank has waited in a group for longer than the timeout and
     the library did not say so; it should end the process, whose main thread cannot. Time in which the whole process
-    was stopped, as Slurm's suspend does, does not count. Its signs of life tell the state of the node's `interfaces`.
+    was stopped, as Slurm's suspend does, does not count. Its signs of life tell the state of the node's `interfaces`
+    and of its adapters' `ports`.
     """
 
     def __init__(self, communicator: Communicator, folder: RunFolder, timeout_seconds: float,
-                 at_hang: Callable[[Hang], None], interfaces: Iterable[str] = ()) -> None:
+                 at_hang: Callable[[Hang], None], interfaces: Iterable[str] = (), ports: Ports | None = None) -> None:
         self._communicator, self._folder, self._at_hang = communicator, folder, at_hang
         self._activity, self._rank = communicator.activity, communicator.rank
-        self._timeout_seconds, self._interfaces = timeout_seconds, tuple(interfaces)
+        self._timeout_seconds, self._interfaces, self._ports = timeout_seconds, tuple(interfaces), ports
         self._interval_seconds = min(5.0, timeout_seconds / 20)
         self._silent_after_seconds = min(timeout_seconds / 3, max(1.0, 4 * self._interval_seconds))
         self._pulse = Pulse(folder, range(communicator.world_size))
@@ -62,7 +64,12 @@ class Watch:
 
     def _say_left(self) -> None:
         write_beat(self._folder, self._rank, Beat.of(self._number + 1, self._activity.now, 0.0, ended=True,
-                                                       links=link_states(self._interfaces)))
+                                                       links=self._links()))
+
+    def _links(self) -> dict[str, str]:
+        """Return the state of the interfaces and adapters, those that are not well first."""
+        links = link_states(self._interfaces) | (self._ports.states() if self._ports else {})
+        return dict(sorted(links.items(), key=lambda link: is_well(link[1])))
 
     def explain_failure(self) -> Hang | None:
         """Say what an operation waited for that has just failed; None where it did not wait for long.
@@ -105,7 +112,7 @@ class Watch:
         write_beat(self._folder, self._rank, Beat.of(
             self._number, doing, self._clock - self._changed, beside=beside[1],
             beside_seconds=self._clock - self._beside_since if beside[1] else 0.0,
-            links=link_states(self._interfaces)))
+            links=self._links()))
 
     def _explain(self, wait: Wait) -> Hang:
         self._pulse.look(self._clock)

@@ -27,6 +27,7 @@ from holmes_hpc.engine import Job, Trainer
 from holmes_hpc.engine.sharing import share_numbers
 from holmes_hpc.errors import PREEMPTED, DataError, HolmesError
 from holmes_hpc.launch.node.descriptors import take_descriptors
+from holmes_hpc.launch.rank.ports import ports_of
 from holmes_hpc.launch.rank.probing import measure_links
 from holmes_hpc.launch.rank.rendezvous import open_store
 from holmes_hpc.launch.rank.settings import RankSettings
@@ -173,4 +174,4 @@ def _usage(settings: RankSettings) -> Usage:
         return Usage(None, None)
     interfaces = settings.interfaces
     fabric = [name for network, name in interfaces.items() if network not in ("local", "ethernet")]
-    return Usage(interfaces.get("ethernet"), fabric[0] if fabric else None)
+    return Usage(interfaces.get("ethernet"), fabric[0] if fabric else None, ports_of(settings))

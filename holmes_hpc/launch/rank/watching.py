@@ -15,6 +15,7 @@ from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.engine.watchdog.hang import Hang
 from holmes_hpc.engine.watchdog.watch import Watch
 from holmes_hpc.errors import HangError, HolmesError, NetworkError
+from holmes_hpc.launch.rank.ports import ports_of
 from holmes_hpc.launch.rank.settings import RankSettings
 from holmes_hpc.redaction import redact
 
@@ -33,7 +34,8 @@ def watched(communicator: Communicator, settings: RankSettings) -> Iterator[None
         os._exit(error.exit_status)
 
     interfaces = dict.fromkeys(name for network, name in settings.interfaces.items() if network != "local")
-    watch = Watch(communicator, settings.folder, settings.config.train.timeout_seconds, end, interfaces)
+    watch = Watch(communicator, settings.folder, settings.config.train.timeout_seconds, end, interfaces,
+                  ports_of(settings))
     watch.start()
     try:
         yield
