@@ -18,7 +18,8 @@ from tests.runs_for_tests import ROOT
 pytestmark = [pytest.mark.packaging, pytest.mark.emulated]
 
 PIP = ["-m", "pip", "--disable-pip-version-check", "-q"]
-FEW_STEPS = ["+cluster=mixed", "train.steps=3", "model.hidden_size=32", "model.sequence_length=32",
+FEW_STEPS = ["+cluster=mixed", "cluster.partitions.ib.gpus_per_node=1", "cluster.partitions.roce.gpus_per_node=1",
+             "train.steps=2", "model.hidden_size=32", "model.sequence_length=32",
              "train.global_batch_size=8", "train.validation_samples=8"]
 
 
