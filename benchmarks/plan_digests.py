@@ -16,6 +16,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,25 +62,41 @@ def cases() -> Iterator[tuple[str, ...]]:
             yield (f"+cluster={cluster}", *options, f"launch.mode={mode}")
 
 
-def write(folder: Path) -> None:
-    """Make every plan and write it into the folder."""
+@contextmanager
+def planning_here() -> Iterator[str]:
+    """Give the CPU of this machine a fixed speed meanwhile; yield the folder that keeps it, which plans may name."""
     from holmes_hpc.cluster.kept_speed import keep_speed
+
+    given = os.environ.get("XDG_CACHE_HOME")
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["XDG_CACHE_HOME"] = cache
+        keep_speed({"matmul_gflops": 60.0, "copy_gb_per_second": 10.0})
+        try:
+            yield cache
+        finally:
+            os.environ.pop("XDG_CACHE_HOME")
+            if given is not None:
+                os.environ["XDG_CACHE_HOME"] = given
+
+
+def write(folder: Path) -> None:
+    """Make every plan that the folder lacks and write it there."""
     from holmes_hpc.config.compose import compose
     from holmes_hpc.errors import HolmesError
     from holmes_hpc.planner import plan
 
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as cache:
-        os.environ["XDG_CACHE_HOME"] = cache
-        keep_speed({"matmul_gflops": 60.0, "copy_gb_per_second": 10.0})
+    with planning_here() as cache:
         for overrides in cases():
+            path = folder / f"{' '.join(overrides).replace('/', '_')}.json"
+            if path.exists():
+                continue
             try:
                 text = plan(compose(overrides)).to_json().replace(cache, "CACHE")
             except HolmesError as error:
                 text = json.dumps({"refused": str(error)})
-            name = " ".join(overrides).replace("/", "_")
-            (folder / f"{name}.json").write_text(text + "\n")
-            print(name, flush=True)
+            path.write_text(text + "\n")
+            print(path.stem, flush=True)
 
 
 def compare(before: Path, after: Path) -> int:
