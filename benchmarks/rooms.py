@@ -1,6 +1,7 @@
 """The structure of the package as it is: rooms, arrows, circles and lines, counted and drawn from the code's imports.
 
     python -m benchmarks.rooms [PART] [--root FOLDER] [--picture FILE.png]
+    python -m benchmarks.rooms --write      the counts and both pictures of docs/architecture.md
 
 A room is a folder or a module right below PART (default: the package itself; such as `planner`). An arrow leads from a
 room to another one that it imports, wherever in its modules; imports for type checkers alone do not count. A circle is
@@ -11,11 +12,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "holmes_hpc"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
+_COUNTED = ("planner", "launch", "engine")
 _WIDTH, _HEIGHT, _GAP = 16.0, 1.0, 0.75
 
 Ways = dict[str, set[str]]
@@ -177,25 +181,54 @@ def draw(title: str, lines: Mapping[str, int], ways: Ways, path: Path) -> None:
     plt.close(figure)
 
 
+def summary(house: House, part: str) -> str:
+    """Return the counts of a part in a line."""
+    rooms, levels, arrows = counts(house, part)
+    inside = {name: others for name, others in house.imports.items() if name.startswith(part)}
+    lines, ways = house.rooms(part)
+    return (f"{part}: {sum(lines.values()):,} lines, {rooms} rooms on {levels} floors, {arrows} arrows of "
+            f"{rooms * (rooms - 1) // 2} possible pairs, {len(circles(ways))} circles of rooms, {len(circles(inside))} "
+            "of modules")
+
+
+def counts(house: House, part: str) -> tuple[int, int, int]:
+    """Return how many rooms, floors and arrows a part has."""
+    _, ways = house.rooms(part)
+    return len(ways), max(floors(ways).values()) + 1, sum(map(len, ways.values()))
+
+
+def counted(page: str, house: House) -> str:
+    """Return the page of the architecture with the counts of now in the last column of its table."""
+    for part in _COUNTED:
+        now = ", ".join(map(str, counts(house, f"{PACKAGE}.{part}")))
+        page = re.sub(rf"(\| {part}: rooms, floors, arrows \| [^|]*\|)[^|]*\|", rf"\1 {now} |", page)
+    return re.sub(r"(\| circles of modules \| [^|]*\|)[^|]*\|", rf"\1 {len(circles(house.imports))} |", page)
+
+
+def write_page(house: House) -> None:
+    """Put the counts of now and both pictures into the page of the architecture."""
+    PAGE.write_text(counted(PAGE.read_text(), house))
+    for part, name in ((PACKAGE, "rooms"), (f"{PACKAGE}.planner", "planner_rooms")):
+        draw(summary(house, part), *house.rooms(part), PAGE.parent / "pictures" / f"{name}.png")
+
+
 def main() -> None:
-    """Print the counts of a part and draw it where asked."""
+    """Print the counts of a part and draw it where asked, or write the page's."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("part", nargs="?", default="")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
     parser.add_argument("--picture", type=Path)
+    parser.add_argument("--write", action="store_true", help="the counts and pictures of docs/architecture.md")
     arguments = parser.parse_args()
     house = House.read(arguments.root)
     part = f"{PACKAGE}.{arguments.part}" if arguments.part else PACKAGE
-    lines, ways = house.rooms(part)
-    arrows = sum(map(len, ways.values()))
-    inside = {name: others for name, others in house.imports.items() if name.startswith(part)}
-    summary = (f"{part}: {sum(lines.values()):,} lines, {len(lines)} rooms on {max(floors(ways).values()) + 1} floors, "
-               f"{arrows} arrows of {len(lines) * (len(lines) - 1) // 2} possible pairs, "
-               f"{len(circles(ways))} circles of rooms, {len(circles(inside))} of modules")
-    print(summary)
+    print(summary(house, part))
     if arguments.picture:
-        draw(summary, lines, ways, arguments.picture)
+        draw(summary(house, part), *house.rooms(part), arguments.picture)
         print(f"wrote {arguments.picture}")
+    if arguments.write:
+        write_page(house)
+        print(f"wrote {PAGE} and its pictures")
 
 
 if __name__ == "__main__":

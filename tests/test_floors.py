@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rooms import House, circles
+from benchmarks.rooms import PAGE, House, circles, counted
 from tests.runs_for_tests import ROOT
 
 FLOORS = [
@@ -153,3 +153,9 @@ def test_the_test_sees_a_wrong_import(tmp_path: Path, monkeypatch: pytest.Monkey
             test_floor(path)
     (tmp_path / path).write_text("from holmes_hpc.config import schema\nfrom . import nics\n")
     test_floor(path)
+
+
+@pytest.mark.long
+def test_the_page_of_the_architecture_counts_what_is_there() -> None:
+    page = PAGE.read_text()
+    assert page == counted(page, House.read(ROOT)), "run python -m benchmarks.rooms --write"
