@@ -197,7 +197,7 @@ def _run_hydra(command: Command, argv: list[str], jobs: _Jobs) -> int:
     def task(config: DictConfig) -> float | None:
         jobs.started = True
         with text_as_yaml_reads_it():
-            outcome = _act(command, config)
+            outcome = _act(command, config, HydraConfig.get().overrides.task)
         jobs.outcomes.append((redact(" ".join(HydraConfig.get().overrides.task)), outcome))
         if outcome[0] == INTERRUPTED:
             raise SystemExit(INTERRUPTED)
@@ -240,8 +240,8 @@ def _sweep(command: Command, jobs: _Jobs, configs: Sequence[DictConfig], words: 
     jobs.started = True
     words = [redact(each) for each in words]
     try:
-        for config in configs:
-            check(config, cluster_required=command.cluster_required)
+        for config, word in zip(configs, words, strict=True):
+            check(config, cluster_required=command.cluster_required, overrides=word.split())
         with text_as_yaml_reads_it():
             outcomes = command.sweep(configs, words, place)
     except HolmesError as error:
@@ -254,10 +254,10 @@ def _sweep(command: Command, jobs: _Jobs, configs: Sequence[DictConfig], words: 
     return outcomes
 
 
-def _act(command: Command, config: DictConfig) -> Outcome:
+def _act(command: Command, config: DictConfig, overrides: Sequence[str] = ()) -> Outcome:
     """Check a job's configuration once more, as its sweeper made it, and act; report what a user can mend."""
     try:
-        check(config, cluster_required=command.cluster_required)
+        check(config, cluster_required=command.cluster_required, overrides=overrides)
         return command.action(config)
     except HolmesError as error:
         return report(command.verb, error), None

@@ -46,7 +46,9 @@ class World:
 def train_world(path: Path, overrides: list[str], look: Look | None = None, made: Plan | None = None,
                 before: Look | None = None, check: bool = True) -> World:
     """Train a tiny model on forked ranks; `before` and `look` see every rank's trainer before and after."""
-    config = compose([*TINY, *overrides])
+    published = any(each.startswith("model.from_pretrained=") for each in overrides)
+    tiny = [each for each in TINY if not (published and each.startswith("model."))]
+    config = compose([*tiny, *overrides])
     made = made or plan(config, mode="local")
     import_late_modules(made)
     folder = RunFolder.create(path, "world")
@@ -62,7 +64,8 @@ def _train(given: ForkedRank, config: Any, made: Plan, dataset: Dataset, folder:
     communicator = connect(given.store, given.rank, made.world_size, made, NodeNetworks.local(),
                            start_timeout=60, train_timeout=60)
     job = Job(made, given.rank, architecture, dataset, communicator, folder,
-              StepMetrics(made, architecture, 1.0, True), Usage(None, None), config.train, config.optimizer)
+              StepMetrics(made, architecture, 1.0, True), Usage(None, None), config.train, config.optimizer,
+              pretrained=config.model.from_pretrained)
     trainer = Trainer(job)
     if before is not None:
         before(trainer)

@@ -17,7 +17,7 @@ FLOORS = [
     {"redaction"},
     {"paths", "foreign"},
     {"values"},
-    {"registry"},
+    {"registry", "families"},
     {"config"},
     {"architecture"},
     {"cluster"},

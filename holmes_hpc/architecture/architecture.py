@@ -7,7 +7,7 @@ a tied head shares), `embedding` (learned positions; absent when rotary), `layer
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from holmes_hpc.architecture import activations, flops
@@ -47,21 +47,7 @@ class Architecture(Dimensions):
             bias=bool(model_config.bias),
             normalization_epsilon=float(model_config.normalization_epsilon),
             initialization_std=float(model_config.initialization_std),
-            head_size=int(model_config.head_size or 0),
-            attention_bias=str(model_config.attention_bias or ""),
-            query_key_norm=str(model_config.query_key_norm),
-            norm_order=str(model_config.norm_order),
-            parallel_residual=bool(model_config.parallel_residual),
-            rotary_fraction=float(model_config.rotary_fraction),
-            rotary_scaling=str(model_config.rotary_scaling),
-            rotary_factor=float(model_config.rotary_factor),
-            rotary_low_frequency_factor=float(model_config.rotary_low_frequency_factor),
-            rotary_high_frequency_factor=float(model_config.rotary_high_frequency_factor),
-            rotary_original_length=int(model_config.rotary_original_length),
-            max_positions=int(model_config.max_positions or 0),
-            embedding_scale=float(model_config.embedding_scale),
-            attention_scale=float(model_config.attention_scale or 0.0),
-            family=None if model_config.family is None else str(model_config.family),
+            **_set_since(model_config),
         )
 
     @property
@@ -137,9 +123,20 @@ class Architecture(Dimensions):
         return samples * self.sequence_length * self.hidden_size * element_bytes
 
 
+def _set_since(model_config: Any) -> dict[str, Any]:
+    """Return the settings that have defaults: the configuration of an older run lacks them."""
+    found: dict[str, Any] = {}
+    for each in fields(Dimensions):
+        value = None if each.default is MISSING else model_config.get(each.name)
+        if value is not None:
+            kind: Any = str if each.default is None else type(each.default)
+            found[each.name] = kind(value)
+    return found
+
+
 def _check_heads(model_config: Any) -> None:
     hidden, heads, kv_heads = model_config.hidden_size, model_config.num_heads, model_config.num_kv_heads
-    if model_config.head_size is None and hidden % heads:
+    if model_config.get("head_size") is None and hidden % heads:
         raise ConfigurationError(
             f"model.num_heads={heads} does not divide model.hidden_size={hidden}: every head has the same "
             f"width. Set model.num_heads to one of {_divisors(hidden)}, change model.hidden_size, or set "
@@ -149,11 +146,12 @@ def _check_heads(model_config: Any) -> None:
             f"model.num_kv_heads={kv_heads} does not divide model.num_heads={heads}: every key-value head "
             f"serves as many query heads. Set model.num_kv_heads to one of {_divisors(heads)}.")
     _check_rotary(model_config)
-    if model_config.norm_order != "before" and model_config.parallel_residual:
+    order = model_config.get("norm_order", "before")
+    if order != "before" and model_config.parallel_residual:
         raise ConfigurationError(
-            f"model.parallel_residual=true and model.norm_order={model_config.norm_order} exclude each other: no known "
+            f"model.parallel_residual=true and model.norm_order={order} exclude each other: no known "
             "model has both. Set model.norm_order=before, or model.parallel_residual=false.")
-    rows = model_config.max_positions
+    rows = model_config.get("max_positions")
     if model_config.position_embedding == "learned" and rows is not None and rows < model_config.sequence_length:
         raise ConfigurationError(
             f"model.sequence_length={model_config.sequence_length} is above model.max_positions={rows}, the rows of "
@@ -164,19 +162,21 @@ def _check_rotary(model_config: Any) -> None:
     hidden, heads = model_config.hidden_size, model_config.num_heads
     if model_config.position_embedding != "rotary":
         return
-    size = model_config.head_size or hidden // heads
-    turned = int(size * model_config.rotary_fraction)
-    if (model_config.rotary_fraction != 1.0 or model_config.head_size is not None) and (turned < 2 or turned % 2):
+    own, fraction = model_config.get("head_size"), model_config.get("rotary_fraction", 1.0)
+    size = own or hidden // heads
+    turned = int(size * fraction)
+    if (fraction != 1.0 or own is not None) and (turned < 2 or turned % 2):
         raise ConfigurationError(
-            f"model.rotary_fraction={model_config.rotary_fraction:g} of a head of {size} elements turns {turned}, and "
+            f"model.rotary_fraction={fraction:g} of a head of {size} elements (model.head_size) turns {turned}, and "
             "rotary positions turn pairs. Set model.rotary_fraction or model.head_size so that the product is even, "
             "or model.position_embedding=learned.")
-    low, high = model_config.rotary_low_frequency_factor, model_config.rotary_high_frequency_factor
-    if model_config.rotary_scaling == "llama3" and not low < high:
-        raise ConfigurationError(
-            f"model.rotary_low_frequency_factor={low:g} is not below model.rotary_high_frequency_factor={high:g}; "
-            "Llama 3 has 1 and 4.")
-    if model_config.head_size is None and hidden // heads % 2:
+    if model_config.get("rotary_scaling") == "llama3":
+        low, high = model_config.rotary_low_frequency_factor, model_config.rotary_high_frequency_factor
+        if low >= high:
+            raise ConfigurationError(
+                f"model.rotary_low_frequency_factor={low:g} is not below model.rotary_high_frequency_factor={high:g}; "
+                "Llama 3 has 1 and 4.")
+    if own is None and hidden // heads % 2:
         even = _divisors(hidden, lambda divisor: hidden // divisor % 2 == 0)
         raise ConfigurationError(
             f"model.position_embedding=rotary turns pairs of elements, and a head of "

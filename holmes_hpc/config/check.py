@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf
@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from holmes_hpc.config import folders, rules
 from holmes_hpc.config.describe import Setting, expected, fits, item_schema, listed, near, settings, valid_words
 from holmes_hpc.config.plugins import load_plugins
+from holmes_hpc.config.pretrained import fill_in
 from holmes_hpc.config.schema import Root
 from holmes_hpc.config.texts import check_texts
 from holmes_hpc.config.written_files import give_types
@@ -27,14 +28,18 @@ _MOST = 1e18
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
-def check(config: DictConfig, *, cluster_required: bool = True) -> None:
+def check(config: DictConfig, *, cluster_required: bool = True, overrides: Sequence[str] = ()) -> None:
     """Load the plug-ins, then check everything that can be told without knowing GPUs, NICs and fabrics.
+
+    Where `model.from_pretrained` names a folder, the group `model` is set from it first; `overrides` are those of the
+    command line, which say what of the group was asked for.
 
     Raises ConfigurationError for the first key that is unknown or missing, value that is of the wrong type or out
     of its limits, or rule between settings that is broken; and, with `cluster_required`, when no cluster is named.
     """
     give_types(config)
     check_texts(config, resolve=False)
+    fill_in(config, overrides)
     named = not OmegaConf.is_missing(config, "cluster") and not OmegaConf.is_missing(config.cluster, "name")
     _check_keys(config, Root, "")
     _check_inside(config.plugins, "plugins")

@@ -94,7 +94,7 @@ def _compose(overrides: Sequence[str], loader: ConfigLoader, cluster_required: b
     with flag_override(config, ["readonly", "struct"], False):
         del config["hydra"]
     try:
-        check(config, cluster_required=cluster_required)
+        check(config, cluster_required=cluster_required, overrides=overrides)
     except ConfigurationError as error:
         raise ConfigurationError(_own_place(str(error), overrides) + str(error)) from error
     return config, hydra_config

@@ -158,6 +158,8 @@ class Model:
     embedding_scale: float = setting(1.0, "what token embeddings are multiplied by", above=0, maximum=1e6)
     attention_scale: float | None = setting(None, "what scores are multiplied by; default: 1 / sqrt(head_size)",
                                             above=0, maximum=1e6)
+    from_pretrained: str | None = setting(None, "folder of a published model: its config.json sets this group, "
+                                                "and training starts from its weights")
     family: str | None = setting(None, "family of Hugging Face models that `holmes export` writes (model_type); "
                                        "default: the first that has all that this model has")
 

@@ -10,7 +10,7 @@ from torch import nn
 from holmes_hpc.architecture import Architecture, ParameterInfo
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.tensor import TensorExchange
-from holmes_hpc.model import StageModule, StageOptions, TensorShare, build_stage
+from holmes_hpc.model import PretrainedWeights, StageModule, StageOptions, TensorShare, build_stage
 from holmes_hpc.values import Plan, Reduction, Stage
 from holmes_hpc.values.owned import Owned
 
@@ -42,7 +42,8 @@ class LocalModel:
     """
 
     def __init__(self, plan: Plan, rank: int, architecture: Architecture, seed: int,
-                 device: torch.device | str = "cpu", communicator: Communicator | None = None) -> None:
+                 device: torch.device | str = "cpu", communicator: Communicator | None = None,
+                 weights: PretrainedWeights | None = None) -> None:
         self._plan, self._rank, self._communicator = plan, rank, communicator
         self._infos = {info.name: info for info in architecture.parameters()}
         self.parameters: dict[str, nn.Parameter] = {}
@@ -57,7 +58,7 @@ class LocalModel:
             key = (part, first, last, options)
             if key not in built:
                 module = build_stage(architecture, part.first_layer, part.num_layers, first=first, last=last, seed=seed,
-                                     device=device, options=options)
+                                     device=device, options=options, weights=weights)
                 self._adopt(module, options.share)
                 built[key] = module
             self._stages[pipeline, stage] = built[key]

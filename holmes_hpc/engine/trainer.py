@@ -31,6 +31,7 @@ from holmes_hpc.engine.saving.checkpoints import Checkpoints, Saved
 from holmes_hpc.engine.saving.optimizer_state import state_entries
 from holmes_hpc.engine.saving.saved_state import ModelState, ParameterPieces, RandomState, ShardedState
 from holmes_hpc.engine.sharing import share_numbers
+from holmes_hpc.engine.starting import check_started, starting_weights
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.errors import RunFailedError
 from holmes_hpc.metrics import RankReport, StepMetrics, Stragglers, Usage
@@ -50,7 +51,8 @@ class Job:
     """Everything that a rank needs to train; `train` and `optimizer` are groups of the configuration.
 
     `say` tells the user a line; `stop_requested` says whether this rank was told to save and stop; `trackers` get the
-    rows of the metrics on rank 0, beside the file that every run has; who opened them closes them.
+    rows of the metrics on rank 0, beside the file that every run has; who opened them closes them. `pretrained`: folder
+    of a published model whose weights training starts from.
     """
 
     plan: Plan
@@ -66,6 +68,7 @@ class Job:
     say: Callable[[str], None] = logging.getLogger(__name__).info
     stop_requested: Callable[[], bool] = bool
     trackers: Sequence[Tracker] = ()
+    pretrained: str | None = None
 
 
 class Trainer:
@@ -76,7 +79,9 @@ class Trainer:
         train, plan, rank = job.train, job.plan, job.rank
         dtype = DTYPES[train.precision]
         device = job.communicator.device
-        self._model = LocalModel(plan, rank, job.architecture, train.seed, device, job.communicator)
+        with starting_weights(job.pretrained, job.architecture, train, job.folder, job.communicator) as weights:
+            self._model = LocalModel(plan, rank, job.architecture, train.seed, device, job.communicator, weights)
+        self._weights = weights
         actions, self._arriving = self._scheduled_actions()
         end = next(i for i, action in enumerate(actions) if action.kind is ActionKind.OPTIMIZER)
         self._actions, self._gathers = actions[:end], actions[end + 1:]
@@ -111,6 +116,7 @@ class Trainer:
         """
         train = self._job.train
         first_step = self._checkpoints.resume() + 1
+        check_started(self._job.pretrained, self._weights, first_step - 1)
         if first_step > train.steps and self._job.rank == 0:
             self._job.say(f"nothing is left to train: the checkpoint is of step {first_step - 1}, and train.steps="
                           f"{train.steps}")

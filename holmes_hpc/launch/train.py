@@ -24,6 +24,7 @@ from holmes_hpc.launch.here.run import run_here
 from holmes_hpc.launch.node.backend import backend_here
 from holmes_hpc.launch.node.descriptors import check_descriptors
 from holmes_hpc.launch.node.node_report import read_node
+from holmes_hpc.launch.pretrained import check_pretrained, keep_texts
 from holmes_hpc.launch.slurm.in_allocation import run_as_rank, run_in_allocation
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
 from holmes_hpc.launch.slurm.run import show_dry_run, submit_and_follow
@@ -97,7 +98,7 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
 
 
 def check_before(config: Any) -> None:
-    """Check what planning does not need and the run will: a place for its folder, and the files of its data.
+    """Check what planning does not need and the run will: a place for its folder, the files of its data and weights.
 
     Raises ConfigurationError.
     """
@@ -105,6 +106,7 @@ def check_before(config: Any) -> None:
     check_umask(group_readable=config.run.group_readable)
     if not config.launch.probe_only:
         check_data_files(config.data, Architecture.from_config(config.model))
+        check_pretrained(config)
 
 
 def fill_in_resume(config: Any) -> None:
@@ -130,7 +132,10 @@ def make_folder(config: Any, chosen: Plan, mode: str = "slurm") -> RunFolder:
     files = {"config.yaml": OmegaConf.to_yaml(config), "plan.json": chosen.to_json()}
     if mode in ("emulated", "local"):
         files = {"job.json": json.dumps(describe_job(emulated=mode == "emulated", environment=os.environ)), **files}
-    return RunFolder.create(Path(config.run.folder), run_name(config), files, group_readable=config.run.group_readable)
+    folder = RunFolder.create(Path(config.run.folder), run_name(config), files,
+                              group_readable=config.run.group_readable)
+    keep_texts(config, folder)
+    return folder
 
 
 def _launch(config: Any, chosen: Plan, cluster: ClusterDescription, folder: RunFolder, decision: Decision) -> int:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from holmes_hpc.architecture import Architecture, ParameterInfo
 from holmes_hpc.architecture.kinds import AROUND_ZERO
+from holmes_hpc.model.pretrained import PretrainedWeights
 from holmes_hpc.model.share import TensorShare
 
 _RESIDUAL_OUTPUTS = (".attention.output.weight", ".feed_forward.down.weight")
@@ -50,11 +51,15 @@ def initial_value(architecture: Architecture, info: ParameterInfo, seed: int) ->
 
 @torch.no_grad()
 def initialize(module: nn.Module, architecture: Architecture, parameters: Iterable[ParameterInfo],
-               seed: int, share: TensorShare) -> None:
+               seed: int, share: TensorShare, weights: PretrainedWeights | None = None) -> None:
     """Write the share's part of the initial values of `parameters` into the module's parameters of the same names.
 
-    Raises KeyError when the module lacks one.
+    With `weights` they are those of a published model. Raises KeyError when the module lacks one, ConfigurationError
+    where weights cannot be used.
     """
     own = dict(module.named_parameters())
     for info in parameters:
+        if weights is not None:
+            own[info.name].copy_(weights.part(info, share))
+            continue
         own[info.name].copy_(share.part(initial_value(architecture, info, seed), info.split_dim))

@@ -14,6 +14,7 @@ from holmes_hpc.model.attention import Context, attend
 from holmes_hpc.model.initialization import initialize
 from holmes_hpc.model.kinds import build_norm
 from holmes_hpc.model.layers import DecoderLayer
+from holmes_hpc.model.pretrained import PretrainedWeights
 from holmes_hpc.model.rotary import rotation_table
 from holmes_hpc.model.share import SEQUENCE_DIM, WHOLE, TensorShare
 
@@ -154,9 +155,10 @@ class StageModule(nn.Module):
 
 def build_stage(architecture: Architecture, first_layer: int, num_layers: int, *, first: bool, last: bool,
                 seed: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32,
-                options: StageOptions = ALONE) -> StageModule:
+                options: StageOptions = ALONE, weights: PretrainedWeights | None = None) -> StageModule:
     """Return a stage with its initial weights, which depend on the seed and on names but on no layout.
 
+    With `weights`, which are open, they are those of a published model.
     On the device `meta` nothing is allocated. Raises ValueError for layers outside the model.
     """
     parameters = architecture.stage_parameters(first_layer, num_layers, first=first, last=last)
@@ -173,5 +175,5 @@ def build_stage(architecture: Architecture, first_layer: int, num_layers: int, *
             # Not empty_like: of a meta tensor that imports torch's symbolic shapes, a second of every rank's core.
             memory = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
             module.register_parameter(leaf, nn.Parameter(memory))
-    initialize(stage, architecture, parameters, seed, options.share)
+    initialize(stage, architecture, parameters, seed, options.share, weights)
     return stage

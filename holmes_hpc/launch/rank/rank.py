@@ -77,7 +77,8 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     metrics = StepMetrics(plan, architecture, settings.peak_tflops, settings.emulated)
     with _trackers(settings, say) as trackers, watched(communicator, settings):
         job = Job(plan, settings.rank, architecture, dataset, communicator, settings.folder, metrics, usage,
-                  config.train, config.optimizer, say, settings.stop_requested, (trackers,))
+                  config.train, config.optimizer, say, settings.stop_requested, (trackers,),
+                  config.model.get("from_pretrained"))
         completed = Trainer(job).run()
         communicator.barrier()  # the first rank that leaves may take the others with it
     communicator.close()

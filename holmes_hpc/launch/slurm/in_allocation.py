@@ -21,6 +21,7 @@ from holmes_hpc.cluster.slurm.allocation import INTERACTIVE, STEP, Allocation
 from holmes_hpc.errors import INTERRUPTED, HolmesError, LaunchImpossibleError, RunFailedError
 from holmes_hpc.launch.follow.interruption import InterruptedRunError, interruptible
 from holmes_hpc.launch.follow.progress import make_reporter
+from holmes_hpc.launch.pretrained import keep_texts
 from holmes_hpc.launch.rank.leaving import leave_process
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
 from holmes_hpc.launch.slurm.rank import be_rank
@@ -217,6 +218,7 @@ def _new_folder(config: Any, cluster: ClusterDescription, layout: StepLayout, ba
     chosen = plan_for_job(config, cluster).to_json()
     folder = RunFolder.create(base, name, {"config.yaml": OmegaConf.to_yaml(config), "plan.json": chosen},
                               group_readable=config.run.group_readable)
+    keep_texts(config, folder)
     write_job(folder, job_id=layout.allocation.requeue_id, emulated=False, restarts=layout.restart_count,
               environment=os.environ)
     link_job(folder, layout.allocation.requeue_id)

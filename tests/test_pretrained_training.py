@@ -1,0 +1,86 @@
+"""Training that starts from a published model: as one process does under every layout, and resumed alone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional
+
+from tests.engine_worlds import train_world
+from tests.published_models import MODELS, save_model
+from tests.test_equality import (
+    HOLMES,
+    MEGATRON,
+    ONE,
+    SEQUENCE,
+    TENSOR_2,
+    UNLIKE_DEGREES,
+    References,
+    assert_as_one_process,
+    mixed,
+    uniform,
+)
+
+STEPS = 20
+COMMON = ["train.global_batch_size=12", "train.validate_every=0", "train.validation_samples=4",
+          "train.timeline_every=0", "parallel.micro_batch_size=3", "optimizer.clip_grad_norm=0.5",
+          "parallel.bucket_mib=0.05", f"train.steps={STEPS}", "optimizer.warmup_steps=2", "model.sequence_length=32"]
+LAYOUTS = {
+    "tensor": [*uniform(1, 2), MEGATRON, TENSOR_2],
+    "tensor-sequence-pipeline": [*mixed((1, 2), (1, 2)), HOLMES, TENSOR_2, SEQUENCE, "parallel.layer_split=[1,2]"],
+    "pipeline": [*mixed((2, 1), (1, 1)), HOLMES, "parallel.pipeline=3"],
+    "uneven": [*mixed((1, 2), (1, 2)), HOLMES, "parallel.layer_split=[2,1]", "parallel.micro_batch_size=2"],
+    "unlike-pipelines": [*mixed((1, 4), (1, 4)), "parallel=manual", UNLIKE_DEGREES],
+    "data": [*uniform(1, 2), HOLMES, "parallel.pipeline=1", "optimizer.sharded=true"],
+}
+DAILY = {("gpt2", "tensor"), ("gemma2", "pipeline"), ("phi3", "unlike-pipelines"), ("neox", "tensor-sequence-pipeline")}
+"""Of every layout and family one; all features train under other layouts in `tests/test_equality.py`."""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {}
+
+
+@pytest.fixture(scope="module")
+def references() -> References:
+    return {}
+
+
+def folder_of(name: str, folders: dict[str, Path], factory: pytest.TempPathFactory) -> Path:
+    if name not in folders:
+        folders[name] = factory.mktemp("published") / name
+        save_model(name, folders[name])
+    return folders[name]
+
+
+@pytest.mark.parametrize(("name", "layout"), [
+    pytest.param(name, layout, marks=() if (name, layout) in DAILY else pytest.mark.long)
+    for name in MODELS for layout in LAYOUTS])
+def test_a_published_model_trains_as_in_one_process(
+        name: str, layout: str, tmp_path: Path, folders: dict[str, Path], references: References,
+        tmp_path_factory: pytest.TempPathFactory) -> None:
+    options = [*COMMON, f"model.from_pretrained={folder_of(name, folders, tmp_path_factory)}"]
+    if (name,) not in references:
+        references[name,] = train_world(tmp_path, [*options, *ONE]).rows
+    assert_as_one_process(train_world(tmp_path, [*options, *LAYOUTS[layout]]).rows, references[name,], STEPS)
+
+
+def test_the_first_loss_is_that_of_transformers_and_a_resume_needs_no_folder(tmp_path: Path) -> None:
+    model = save_model("smollm2", tmp_path / "model")
+    options = [*COMMON, *ONE, f"model.from_pretrained={tmp_path / 'model'}", "train.checkpoint_every=2"]
+    seen = train_world(tmp_path, [*options, "train.steps=2", "optimizer.decay_steps=9"], look=lambda trainer: [
+        (each.tokens.tolist(), each.targets.tolist()) for each in trainer._batches.load(1, {0}).values()])
+    batches = [(torch.tensor(inputs), torch.tensor(targets)) for inputs, targets in seen.seen[0]]
+    losses = [functional.cross_entropy(model(inputs).logits.flatten(0, 1), targets.flatten())
+              for inputs, targets in batches]
+    assert seen.rows[0]["loss"] == pytest.approx(float(torch.stack(losses).mean().detach()), rel=1e-6)
+    shutil.copyfile(tmp_path / "model" / "config.json", tmp_path / "config.json")
+    for path in (tmp_path / "model").glob("*.safetensors"):
+        path.unlink()
+    resumed = train_world(tmp_path, [*options, "train.steps=4", "optimizer.decay_steps=9",
+                                     f"train.resume={seen.folder.path}"])
+    assert [row["step"] for row in resumed.rows] == [3, 4]
