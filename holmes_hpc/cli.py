@@ -18,6 +18,7 @@ HYDRA_VERBS = {"train": "holmes_hpc.train", "plan": "holmes_hpc.plan", "doctor":
 PLAIN_VERBS = {"jobs": "holmes_hpc.jobs", "cancel": "holmes_hpc.cancel", "sweep": "holmes_hpc.sweep",
                "logs": "holmes_hpc.logs", "compare": "holmes_hpc.compare",
                "calibrate": "holmes_hpc.calibrate",
+               "tokenize": "holmes_hpc.tokenize",
                "site": "holmes_hpc.site"}
 """Verbs with arguments of their own, and their modules, each with a `main`."""
 
@@ -41,6 +42,7 @@ usage: holmes VERB [arguments]
   calibrate RUN...                   correct the planner's speed of GPUs by what runs measured
   report RUN...                      one HTML page of runs: plan, figures, pictures, environment
   compare A B                        two plans (JSON files or run folders) side by side, and what differs
+  tokenize OUT FILE...               text or conversations made into one token file
   site NAME                          write a first cluster file from what Slurm tells
 
 `holmes VERB --help` lists groups, options and keys. Completion: eval "$(holmes -sc install=bash)"

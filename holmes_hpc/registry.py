@@ -54,7 +54,7 @@ NICS = Registry("NIC kind", "cluster.partitions.LABEL.nic")
 ACTIVATIONS = Registry("activation", "model.activation", ("gelu", "swiglu"))
 NORMALIZATIONS = Registry("normalisation", "model.normalization", ("layernorm", "rmsnorm"))
 STRATEGIES = Registry("strategy", "parallel.strategy", (AUTO, *STRATEGY_KINDS))
-SOURCES = Registry("kind of data", "data.name", ("python_docs", "tokens", "megatron", "text", "mixture"))
+SOURCES = Registry("kind of data", "data.name", ("python_docs", "tokens", "megatron", "text", "chat", "mixture"))
 TRACKERS = Registry("tracker", "run.trackers")
 
 ALL: Mapping[str, Registry] = {

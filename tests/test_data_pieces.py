@@ -89,7 +89,7 @@ def written(package: Any, tmp_path: Path, words: str, *, control: bool = False) 
     path, made = tmp_path / "text.txt", byte_pairs(package, control=control)
     path.write_text(words)
     with TokenFileWriter(tmp_path / "out.tokens", made.vocab_size) as writer:
-        text.tokenise(source(path), [path], made, writer)
+        text.tokenise(source(path), [path], text.TextRecipe(made), writer)
     return numpy.asarray(read_token_file(source(tmp_path / "out.tokens")).array).tolist(), made
 
 

@@ -9,7 +9,8 @@ from omegaconf import DictConfig
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.registry import SOURCES
 
-_PATHS = {"tokens": "file of tokens", "megatron": ".bin and .idx without their endings", "text": "folder of text"}
+_PATHS = {"tokens": "file of tokens", "megatron": ".bin and .idx without their endings", "text": "folder of text",
+          "chat": "folder of conversations, or one file"}
 _BYTES = 256
 
 
@@ -49,6 +50,10 @@ def _source(config: DictConfig, source: Any, prefix: str, tokenizer: str | None,
         raise ConfigurationError(
             f"{prefix}.path={source.path} and {kind} exclude each other: that text ships with Python. Leave "
             f"{prefix}.path out, or use data=tokens."
+        )
+    if source.name == "chat" and not tokenizer:
+        raise ConfigurationError(
+            f"{kind} needs {prefix}.tokenizer: the folder of the model whose tokenizer and chat template are used."
         )
     if source.name == "text" and end_of_document and not tokenizer:
         raise ConfigurationError(

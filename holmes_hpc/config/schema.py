@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holmes_hpc.values.backend_kinds import BACKEND_KINDS
-from holmes_hpc.values.packings import PACKINGS
+from holmes_hpc.values.packings import FORMATS, PACKINGS
 from holmes_hpc.values.schedule_kinds import AUTO, SCHEDULE_KINDS
 from holmes_hpc.values.strategy_kinds import COMPARE_ALL_HELP, STRATEGY_KINDS
 
@@ -257,7 +257,8 @@ class Optimizer:
 class Source:
     """One source of a mixture. Settings left null are those of the group `data`."""
 
-    name: str = setting("???", "kind of data", valid=("python_docs", "tokens", "megatron", "text"), added="sources")
+    name: str = setting("???", "kind of data", valid=("python_docs", "tokens", "megatron", "text", "chat"),
+                        added="sources")
     weight: float = setting(1.0, "share of the samples, relative to the other weights", above=0)
     path: str | None = setting(None, "as data.path")
     dtype: str | None = setting(None, "default: data.dtype", valid=TOKEN_TYPES)
@@ -265,6 +266,11 @@ class Source:
     tokenizer: str | None = setting(None, "default: data.tokenizer")
     end_of_document: str | None = setting(None, "default: data.end_of_document")
     special_tokens: str | None = setting(None, "default: data.special_tokens", valid=SPECIAL_TOKENS)
+    add_special_tokens: bool | None = setting(None, "default: data.add_special_tokens")
+    format: str | None = setting(None, "default: data.format", valid=FORMATS)
+    text_field: str | None = setting(None, "default: data.text_field")
+    messages_field: str | None = setting(None, "default: data.messages_field")
+    chat_template: str | None = setting(None, "default: data.chat_template")
     packing: str | None = setting(None, "default: data.packing", valid=tuple(PACKINGS))
     validation_fraction: float | None = setting(None, "default: data.validation_fraction", above=0, maximum=0.5)
 
@@ -274,17 +280,24 @@ class Data:
     """Where the tokens come from, and in which order."""
 
     name: str = setting("python_docs", "kind of data",
-                        valid=("python_docs", "tokens", "megatron", "text", "mixture"), added="sources")
-    path: str | None = setting(None, "tokens: the file; megatron: the .bin and .idx without their endings; text: the "
-                                     "folder, or one file")
+                        valid=("python_docs", "tokens", "megatron", "text", "chat", "mixture"), added="sources")
+    path: str | None = setting(None, "tokens: the file; megatron: the .bin and .idx without their endings; text, chat: "
+                                     "the folder, or one file")
     dtype: str = setting("uint16", "tokens: type of a token in a file without a header",
                          valid=TOKEN_TYPES)
-    pattern: str = setting("*.txt", "text: names of the files to read, in all folders below data.path")
-    tokenizer: str | None = setting(None, "text: a file of the package `tokenizers`; default: one byte is one token")
+    pattern: str = setting("*.txt", "text, chat: names of the files to read, in all folders below data.path")
+    format: str = setting("auto", "text, chat: what the files are; auto: by their endings", valid=FORMATS)
+    text_field: str = setting("text", "text: field of each row of jsonl or Parquet that holds the text")
+    messages_field: str = setting("messages", "chat: field of each row that holds the list of messages")
+    tokenizer: str | None = setting(None, "text, chat: a file of the package `tokenizers`, or a model's folder with "
+                                          "one; default: one byte is one token")
+    chat_template: str | None = setting(None, "chat: file with the chat template; default: that of data.tokenizer")
     end_of_document: str | None = setting(None, "text: token of data.tokenizer after every file, such as "
                                                 "<|endoftext|>; default: none")
     special_tokens: str = setting("text", "text: what becomes of text that spells a special token: text as any other, "
                                           "or that token (control)", valid=SPECIAL_TOKENS)
+    add_special_tokens: bool | None = setting(None, "text: the tokens that the tokenizer puts around a text stand "
+                                                    "around every document; default: where data.tokenizer is a folder")
     validation_fraction: float = setting(0.05, "share of the tokens kept for validation", above=0, maximum=0.5)
     packing: str = setting("auto", "how documents become samples", valid=tuple(PACKINGS), told=PACKINGS)
     order: str = setting("random", "training samples: drawn at random, or each window once in an epoch",

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from holmes_hpc.architecture import Architecture
-from holmes_hpc.data.settings import SourceSettings, sources_of
+from holmes_hpc.data.recipes import recipe_of
+from holmes_hpc.data.settings import MADE_HERE, SourceSettings, sources_of
 from holmes_hpc.data.sources import Source, check_tokenizers, open_source
 from holmes_hpc.data.text import text_files
-from holmes_hpc.data.tokenizer import ByteTokenizer, load_tokenizer
+from holmes_hpc.data.tokenizer import ByteTokenizer
 from holmes_hpc.data.tokens import readable
 from holmes_hpc.errors import ConfigurationError, DataError
 from holmes_hpc.foreign import open_regular
@@ -44,7 +45,7 @@ def check_data_files(data_config: Any, architecture: Architecture) -> None:
 
 
 def _checked(settings: SourceSettings, architecture: Architecture) -> Source:
-    if settings.kind == "text":
+    if settings.kind in MADE_HERE:
         return _checked_text(settings, architecture)
     source = open_source(settings, architecture.vocab_size)
     source.check(architecture.sequence_length, architecture.vocab_size)
@@ -52,9 +53,8 @@ def _checked(settings: SourceSettings, architecture: Architecture) -> Source:
 
 
 def _checked_text(settings: SourceSettings, architecture: Architecture) -> Source:
-    """Check a folder of text; the source that is returned has tokens only where their number is known."""
-    tokenizer = load_tokenizer(settings.tokenizer, settings.end_of_document, settings.key("tokenizer"),
-                               settings.key("end_of_document"), control=settings.special_tokens == "control")
+    """Check text or conversations; the source that is returned has tokens only where their number is known."""
+    tokenizer = recipe_of(settings).tokenizer
     count = 0
     for file in text_files(settings):
         with readable(settings, file), open_regular(file):

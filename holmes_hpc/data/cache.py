@@ -12,11 +12,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from holmes_hpc.data.recipes import recipe_of
 from holmes_hpc.data.settings import SourceSettings
 from holmes_hpc.data.telling import Portion, Tell, read_words, silent, write_words
-from holmes_hpc.data.text import size_of, spelled_in_words, text_files, tokenise
+from holmes_hpc.data.text import Recipe, size_of, text_files, tokenise
 from holmes_hpc.data.token_file import SUFFIX, TokenFileWriter, read_token_file
-from holmes_hpc.data.tokenizer import Tokenizer, load_tokenizer
 from holmes_hpc.data.tokens import Tokens, readable
 from holmes_hpc.errors import DataError
 from holmes_hpc.foreign import open_regular
@@ -33,15 +33,15 @@ _LOCK_POLL_SECONDS = 0.1
 
 
 def read_text(settings: SourceSettings, vocab_size: int, tell: Tell = silent) -> Tokens:
-    """Return the tokens of a folder of text, from the cache or after putting them there.
+    """Return the tokens of a folder of text or of conversations, from the cache or after putting them there.
 
     Of the processes that need the same tokens one makes them and the others wait; where the file system has no locks
     each makes them, and the last puts the same content in place of the others'. `tell` hears how far that is, of
     those that wait as well. Raises ConfigurationError when the package `tokenizers` is missing; DataError for a model
     with too small a vocabulary, text that is missing, unreadable or not UTF-8, and a cache that cannot be written.
     """
-    tokenizer = load_tokenizer(settings.tokenizer, settings.end_of_document, settings.key("tokenizer"),
-                               settings.key("end_of_document"), control=settings.special_tokens == "control")
+    recipe = recipe_of(settings)
+    tokenizer = recipe.tokenizer
     if tokenizer.vocab_size > vocab_size:
         raise DataError(f"{settings.label} is read with a tokenizer of {tokenizer.vocab_size} tokens, and "
                         f"model.vocab_size={vocab_size} has fewer. Set model.vocab_size to at least "
@@ -53,11 +53,11 @@ def read_text(settings: SourceSettings, vocab_size: int, tell: Tell = silent) ->
         with _lock(settings.cache / f"{listing}.lock", tell) as heard:
             content = _content(settings, files, settings.cache / f"{listing}.content", heard)
             name = _digest(_RECIPE, content, tokenizer.identity.hex(), tokenizer.end_of_document,
-                           settings.special_tokens)
-            return _tokens(settings, files, tokenizer, settings.cache / (name + SUFFIX), heard)
+                           settings.special_tokens, *recipe.words())
+            return _tokens(settings, files, recipe, settings.cache / (name + SUFFIX), heard)
 
 
-def _tokens(settings: SourceSettings, files: Sequence[Path], tokenizer: Tokenizer, path: Path, tell: Tell) -> Tokens:
+def _tokens(settings: SourceSettings, files: Sequence[Path], recipe: Recipe, path: Path, tell: Tell) -> Tokens:
     """Return the tokens that `path` keeps; make it first where it is missing or damaged."""
     cached = replace(settings, path=str(path))
     if path.exists():
@@ -67,11 +67,14 @@ def _tokens(settings: SourceSettings, files: Sequence[Path], tokenizer: Tokenize
             _LOG.warning("making the cached tokens again: %s", error)
     _remove_abandoned(path)
     _LOG.info("making the tokens of %d files of %s: %s", len(files), settings.path, path)
-    with TokenFileWriter(path, tokenizer.vocab_size, tokenizer.identity) as writer:
-        tokenise(settings, files, tokenizer, writer, tell)
+    tokenizer = recipe.tokenizer
+    with TokenFileWriter(path, tokenizer.vocab_size, tokenizer.identity, counts=recipe.counts) as writer:
+        tokenise(settings, files, recipe, writer, tell)
+        if recipe.counts and not writer.num_tokens:
+            raise DataError(f"{settings.label} has no conversation to learn from: "
+                            f"{'; '.join(recipe.notes(settings)) or 'its files are empty'}. Name files with others.")
     # Kept beside the tokens, as whoever makes them is not the rank that speaks, and later runs only read them.
-    replace_file(path.with_suffix(_SPELLED),
-                 spelled_in_words(tokenizer, settings.special_tokens, settings.key("special_tokens")))
+    replace_file(path.with_suffix(_SPELLED), "\n".join(recipe.notes(settings)))
     return replace(read_token_file(cached), notes=_notes(path))
 
 
@@ -79,7 +82,7 @@ def _notes(path: Path) -> tuple[str, ...]:
     """Return what was said when the tokens at `path` were made."""
     with suppress(OSError, UnicodeDecodeError):
         if text := path.with_suffix(_SPELLED).read_text(encoding="utf-8"):
-            return (text,)
+            return tuple(text.splitlines())
     return ()
 
 

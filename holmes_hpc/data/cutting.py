@@ -98,6 +98,14 @@ class Cutter:
         counts = self._counts(begin, end, self._borders(begin, end))
         return self.length if counts is None else int(counts.sum())
 
+    def cut_off(self) -> tuple[int, int]:
+        """Return how many documents are longer than a sample, where these begin with documents, and what they lose."""
+        if self.rows is None or self.borders is None:
+            return 0, 0
+        begins, ends = self.borders.documents()
+        beyond = ends - begins - (self.length + 1)
+        return int((beyond > 0).sum()), int(beyond[beyond > 0].sum())
+
     @property
     def counts_all(self) -> bool:
         """Tell whether every target of every sample counts."""

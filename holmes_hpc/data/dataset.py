@@ -21,6 +21,7 @@ from holmes_hpc.data.settings import sources_of
 from holmes_hpc.data.sources import Source, check_tokenizers, open_source
 from holmes_hpc.data.telling import Tell, silent
 from holmes_hpc.values.targets import NOT_COUNTED
+from holmes_hpc.words import counted
 
 # 2^64 divided by the golden ratio: multiples of it, modulo 2^64, are spread evenly however many are taken.
 _GOLDEN_STEP = 0x9E3779B97F4A7C15
@@ -121,6 +122,12 @@ class Dataset:
     def remarks(self, *, doubts: bool) -> list[str]:
         """Return what a user should be told: how tokens were made and, with `doubts`, what may not be meant."""
         said = [f"{source.label}: {note}" for source in self.sources for note in source.notes]
+        for source, (training, _) in zip(self.sources, self._cutters, strict=True):
+            documents, tokens = training.cut_off()
+            if documents:
+                said.append(f"{source.label}: {counted(documents, 'document')} longer than "
+                            f"model.sequence_length={self.sequence_length} {'is' if documents == 1 else 'are'} "
+                            f"cut there ({tokens} tokens are left out)")
         return said + [doubt for source in self.sources if doubts for doubt in source.doubts(self.vocab_size)]
 
     def fingerprint(self) -> str:

@@ -10,6 +10,9 @@ from typing import Any
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.values.packings import BY_KIND
 
+MADE_HERE = ("text", "chat")
+"""Kinds whose tokens we make, and keep."""
+
 
 @dataclass(frozen=True)
 class SourceSettings:
@@ -23,6 +26,11 @@ class SourceSettings:
     tokenizer: str | None = None
     end_of_document: str | None = None
     special_tokens: str = "text"
+    add_special_tokens: bool | None = None
+    format: str = "auto"
+    text_field: str = "text"
+    messages_field: str = "messages"
+    chat_template: str | None = None
     validation_fraction: float = 0.05
     cache: Path = Path("token_cache")
     packing: str = "causal"
@@ -65,12 +73,13 @@ def sources_of(data: Any) -> list[tuple[SourceSettings, Fraction]]:
 
 def _settings(data: Any, source: Any, prefix: str) -> SourceSettings:
     shared: dict[str, Any] = {}
-    for name in ("dtype", "pattern", "tokenizer", "end_of_document", "special_tokens", "validation_fraction"):
+    for name in ("dtype", "pattern", "tokenizer", "end_of_document", "special_tokens", "add_special_tokens", "format",
+                 "text_field", "messages_field", "chat_template", "validation_fraction"):
         shared[name] = data[name] if source[name] is None else source[name]
     wanted = data.packing if source.packing is None else source.packing
     shared["packing"] = BY_KIND.get(str(source.name), "causal") if wanted == "auto" else wanted
     shared["packing_unsaid"] = wanted == "auto"
     # Only text has a cache; its default refers to run.folder, which other kinds do not need.
-    if source.name == "text":
+    if source.name in MADE_HERE:
         shared["cache"] = Path(data.cache).expanduser()
     return SourceSettings(prefix, str(source.name), source.path, **shared)

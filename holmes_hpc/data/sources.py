@@ -16,7 +16,7 @@ from holmes_hpc.data.cutting import Borders, Cutter, cutter
 from holmes_hpc.data.flat import NPY_MAGIC, read_flat, read_npy
 from holmes_hpc.data.megatron import MAGIC as MEGATRON_MAGIC
 from holmes_hpc.data.megatron import read_megatron
-from holmes_hpc.data.settings import SourceSettings
+from holmes_hpc.data.settings import MADE_HERE, SourceSettings
 from holmes_hpc.data.telling import Tell, silent
 from holmes_hpc.data.token_types import capacity
 from holmes_hpc.data.tokenizer import ByteTokenizer
@@ -167,14 +167,14 @@ def open_source(settings: SourceSettings, vocab_size: int, tell: Tell = silent) 
                 f"fewer. Set model.vocab_size to at least {python_docs.VOCAB_SIZE}, or data.name=tokens.")
         training, validation = python_docs.read_python_docs()
         return Source(settings.label, training, validation, python_docs.VOCAB_SIZE, ByteTokenizer.identity)
-    if settings.kind == "text":
+    if settings.kind in MADE_HERE:
         tokens = read_text(settings, vocab_size, tell)
     elif settings.kind in _READERS:
         tokens = _READERS[settings.kind](settings, vocab_size)
     elif settings.kind in SOURCES:
         tokens = read_added(settings, SOURCES[settings.kind])
     else:
-        raise unknown(SOURCES, settings.kind, ("python_docs", "text", *_READERS))
+        raise unknown(SOURCES, settings.kind, ("python_docs", *MADE_HERE, *_READERS))
     count = len(tokens.array)
     border = count - int(count * settings.validation_fraction)
     packing = settings.packing

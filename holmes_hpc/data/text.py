@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import IO, Protocol
 
-import numpy
-
+from holmes_hpc.data.formats import WHOLE_FILE, Stretch, bad_row, format_of, rows
 from holmes_hpc.data.settings import SourceSettings
 from holmes_hpc.data.telling import Portion, Tell, silent
 from holmes_hpc.data.token_file import TokenFileWriter
-from holmes_hpc.data.tokenizer import Tokenizer
+from holmes_hpc.data.tokenizer import Tokenizer, load_tokenizer
 from holmes_hpc.data.tokens import nearby, readable
 from holmes_hpc.errors import DataError
 from holmes_hpc.foreign import open_regular
@@ -56,27 +57,104 @@ def text_files(settings: SourceSettings) -> list[Path]:
     return sorted(found, key=lambda path: path.relative_to(root).parts)
 
 
-def tokenise(settings: SourceSettings, files: Sequence[Path], tokenizer: Tokenizer, writer: TokenFileWriter,
-             tell: Tell = silent) -> None:
-    """Write the tokens of files, each a document, and tell how far that is.
+class Recipe(Protocol):
+    """How files become documents of tokens."""
 
-    Raises DataError for a file that cannot be read or is not UTF-8.
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer."""
+
+    @property
+    def counts(self) -> bool:
+        """Tell whether tokens say if they count as targets."""
+
+    def words(self) -> tuple[object, ...]:
+        """Return what the tokens depend on beside the files and the tokenizer."""
+
+    def write(self, settings: SourceSettings, file: Path, writer: TokenFileWriter, advance: Callable[[int], None],
+              stretch: Stretch = WHOLE_FILE) -> None:
+        """Write the documents of a file, or of a stretch of its rows; `advance` hears of the bytes that are done.
+
+        Raises DataError for a file or row that cannot be used.
+        """
+
+    def notes(self, settings: SourceSettings) -> list[str]:
+        """Return what a user should be told of the documents written so far."""
+
+
+class TextRecipe:
+    """Every file a document; of files of rows every row, by its field `data.text_field`."""
+
+    counts = False
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+
+    def words(self) -> tuple[object, ...]:
+        """Return what the tokens depend on beside the files and the tokenizer."""
+        return tuple(tuple(each.tolist()) for each in (self.tokenizer.before, self.tokenizer.after))
+
+    def write(self, settings: SourceSettings, file: Path, writer: TokenFileWriter, advance: Callable[[int], None],
+              stretch: Stretch = WHOLE_FILE) -> None:
+        """Write the documents of a file, or of a stretch of its rows. Raises DataError as the protocol says."""
+        if format_of(settings, file) == "plain":
+            try:
+                self._document(_pieces(settings, file, self.tokenizer), writer, advance)
+            except UnicodeDecodeError as error:
+                raise DataError(f"{settings.key('path')}={settings.path}: {file} is not UTF-8 at byte {error.start}. "
+                                f"Convert it, leave it out with {settings.key('pattern')}, or use no tokenizer: then "
+                                "bytes are read as they are.") from error
+            return
+        field = settings.text_field
+        for row in rows(settings, file, stretch):
+            text = row.value.get(field)
+            if not isinstance(text, str):
+                names = ", ".join(map(str, row.value)) or "none"
+                what = "no text" if field in row.value else f"nothing (its fields: {names})"
+                raise bad_row(settings, row, f"has {what} in {settings.key('text_field')}={field}")
+            try:
+                self._document(_pieces_of(io.BytesIO(text.encode()), self.tokenizer), writer)
+            except UnicodeEncodeError as error:
+                raise bad_row(settings, row, f"has half a character (a lone surrogate) at {error.start}") from error
+            advance(row.num_bytes)
+
+    def notes(self, settings: SourceSettings) -> list[str]:
+        """Return what a user should be told of the documents written so far."""
+        said = spelled_in_words(self.tokenizer, settings.special_tokens, settings.key("special_tokens"))
+        return [said] if said else []
+
+    def _document(self, pieces: Iterable[bytes], writer: TokenFileWriter,
+                  advance: Callable[[int], None] = lambda count: None) -> None:
+        writer.write(self.tokenizer.before)
+        begin = 0
+        for piece in pieces:
+            try:
+                writer.write(self.tokenizer.encode(piece))
+            except UnicodeDecodeError as error:
+                error.start += begin
+                raise
+            begin += len(piece)
+            advance(len(piece))
+        writer.write(self.tokenizer.after)
+        writer.end_document()
+
+
+def tokenizer_of(settings: SourceSettings) -> Tokenizer:
+    """Return the tokenizer that a source's settings name. Raises as `load_tokenizer` does."""
+    return load_tokenizer(settings.tokenizer, settings.end_of_document, settings.key("tokenizer"),
+                          settings.key("end_of_document"), control=settings.special_tokens == "control",
+                          around=settings.add_special_tokens)
+
+
+def tokenise(settings: SourceSettings, files: Sequence[Path], recipe: Recipe, writer: TokenFileWriter,
+             tell: Tell = silent) -> None:
+    """Write the tokens of files, and tell how far that is.
+
+    Raises DataError for a file that cannot be read or is not UTF-8, and for a row that cannot be used.
     """
     portion = Portion(tell, "tokenising data", size_of(settings, files), str(settings.path))
     for file in files:
-        begin = 0
-        for piece in _pieces(settings, file, tokenizer):
-            try:
-                writer.write(tokenizer.encode(piece))
-            except UnicodeDecodeError as error:
-                raise DataError(f"{settings.key('path')}={settings.path}: {file} is not UTF-8 at byte "
-                                f"{begin + error.start}. Convert it, leave it out with {settings.key('pattern')}, or "
-                                "use no tokenizer: then bytes are read as they are.") from error
-            begin += len(piece)
-            portion.add(len(piece))
-        if tokenizer.end_of_document is not None:
-            writer.write(numpy.array([tokenizer.end_of_document], dtype=numpy.uint32))
-        writer.end_document()
+        recipe.write(settings, file, writer, portion.add)
 
 
 def size_of(settings: SourceSettings, files: Sequence[Path]) -> int:
@@ -104,17 +182,21 @@ def _pieces(settings: SourceSettings, file: Path, tokenizer: Tokenizer) -> Itera
     They end at line ends, but in a line that goes on for another MiB before the last word, which takes its blank along
     as tokenizers expect; a word of that length is cut.
     """
-    rest = b""
     with readable(settings, file), open_regular(file) as stream:
-        while piece := rest + stream.read(max(0, _PIECE_BYTES - len(rest))):
-            rest = b""
-            if len(piece) >= _PIECE_BYTES and not piece.endswith(b"\n"):
-                line = stream.readline(_PIECE_BYTES)
-                piece += line
-                if len(line) == _PIECE_BYTES and not line.endswith(b"\n"):
-                    cut = tokenizer.outside_special(piece, _cut(piece, len(piece) - tokenizer.longest_special_bytes))
-                    piece, rest = piece[:cut], piece[cut:]
-            yield piece
+        yield from _pieces_of(stream, tokenizer)
+
+
+def _pieces_of(stream: IO[bytes], tokenizer: Tokenizer) -> Iterator[bytes]:
+    rest = b""
+    while piece := rest + stream.read(max(0, _PIECE_BYTES - len(rest))):
+        rest = b""
+        if len(piece) >= _PIECE_BYTES and not piece.endswith(b"\n"):
+            line = stream.readline(_PIECE_BYTES)
+            piece += line
+            if len(line) == _PIECE_BYTES and not line.endswith(b"\n"):
+                cut = tokenizer.outside_special(piece, _cut(piece, len(piece) - tokenizer.longest_special_bytes))
+                piece, rest = piece[:cut], piece[cut:]
+        yield piece
 
 
 def _cut(text: bytes, end: int) -> int:

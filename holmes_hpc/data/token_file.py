@@ -29,6 +29,7 @@ _VERSION_WITH_COUNTS = 2
 _FIELDS = struct.Struct("<8sIIQQQ16s4x")
 _CHECKSUM = struct.Struct("<I")
 _DTYPES = {1: "<u1", 2: "<u2", 4: "<u4"}
+_CHUNK_TOKENS = 1 << 22
 _UNKNOWN_TOKENIZER = bytes(16)
 _LARGEST_VOCABULARY = 2**32
 
@@ -119,6 +120,16 @@ class TokenFileWriter:
             whole = numpy.ones(tokens.size, dtype=numpy.uint8) if counted is None else counted.astype(numpy.uint8)
             self._counts.write(whole.tobytes())
         self.num_tokens += tokens.size
+
+    def append(self, tokens: Tokens) -> None:
+        """Append the documents of another file, whose vocabulary is this one's. Raises as `write` does."""
+        before = self.num_tokens
+        for first in range(0, len(tokens.array), _CHUNK_TOKENS):
+            part = slice(first, first + _CHUNK_TOKENS)
+            self.write(numpy.asarray(tokens.array[part]),
+                       None if tokens.counted is None else numpy.asarray(tokens.counted[part]))
+        if tokens.documents is not None:
+            self._ends.extend((numpy.asarray(tokens.documents) + numpy.uint64(before)).tolist())
 
     def end_document(self) -> None:
         """Note that a document ends after the tokens written so far."""

@@ -7,6 +7,7 @@ import importlib
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from numpy.typing import NDArray
 
 from holmes_hpc.errors import ConfigurationError, DataError
 from holmes_hpc.foreign import open_regular
+from holmes_hpc.paths import is_folder
+
+TOKENIZER_FILE = "tokenizer.json"
+"""A tokenizer's file in the folder of a published model."""
 
 
 class Tokenizer(ABC):
@@ -25,6 +30,10 @@ class Tokenizer(ABC):
     vocab_size: int
     end_of_document: int | None
     longest_special_bytes: int = 0
+    before: NDArray[Any] = numpy.empty(0, dtype=numpy.uint32)
+    """what stands before every document"""
+    after: NDArray[Any] = numpy.empty(0, dtype=numpy.uint32)
+    """what ends every document"""
 
     def __init__(self) -> None:
         """Begin to count."""
@@ -59,8 +68,12 @@ class FileTokenizer(Tokenizer):
     `control` is true: then it becomes that token.
     """
 
-    def __init__(self, tokenizer: Any, content: bytes, end_of_document: str | None, *, control: bool = False) -> None:
-        """Take the loaded tokenizer, the bytes of its file and the token that ends a document, which it has."""
+    def __init__(self, tokenizer: Any, content: bytes, end_of_document: str | None, *, control: bool = False,
+                 around: bool = False) -> None:
+        """Take the loaded tokenizer, the bytes of its file and the token that ends a document, which it has.
+
+        `around`: what the file says should stand around a text stands around every document, once.
+        """
         super().__init__()
         # A file may carry settings that would cut texts off, or fill them up.
         tokenizer.no_truncation()
@@ -79,6 +92,36 @@ class FileTokenizer(Tokenizer):
         self._spelled = re.compile(pattern) if pattern else None
         self._spelled_bytes = re.compile(pattern.encode()) if pattern else None
         self.identity = hashlib.sha256(content).digest()[:16]
+        before, after = self._around() if around else ([], [])
+        if self.end_of_document is not None and after[-1:] != [self.end_of_document]:
+            after = [*after, self.end_of_document]
+        self.before, self.after = numpy.array(before, numpy.uint32), numpy.array(after, numpy.uint32)
+
+    @property
+    def special(self) -> tuple[str, ...]:
+        """The special tokens' spellings, longer ones first."""
+        return tuple(sorted(self._numbers, key=len, reverse=True))
+
+    def encode_control(self, text: str) -> tuple[list[int], list[int]]:
+        """Return the tokens of a text whose special tokens are meant as such, and the character where each begins."""
+        self._tokenizer.encode_special_tokens = False
+        try:
+            found = self._tokenizer.encode(text, add_special_tokens=False)
+        finally:
+            self._tokenizer.encode_special_tokens = not self._control
+        return found.ids, [begin for begin, _ in found.offsets]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens, special ones left out."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def _around(self) -> tuple[list[int], list[int]]:
+        """Return what the file's post-processor puts before and behind a text."""
+        plain, full = (self._tokenizer.encode("a", add_special_tokens=each).ids for each in (False, True))
+        for begin in range(len(full) - len(plain) + 1):
+            if full[begin:begin + len(plain)] == plain:
+                return full[:begin], full[begin + len(plain):]
+        return [], []
 
     def encode(self, text: bytes) -> NDArray[Any]:
         """Return the tokens, without special tokens at the ends; count those that the text spells."""
@@ -104,11 +147,13 @@ class FileTokenizer(Tokenizer):
 
 
 def load_tokenizer(path: str | None, end_of_document: str | None = None, key: str = "data.tokenizer",
-                   end_key: str = "data.end_of_document", *, control: bool = False) -> Tokenizer:
-    """Return the tokenizer of a file, or that of bytes where `path` is None.
+                   end_key: str = "data.end_of_document", *, control: bool = False,
+                   around: bool | None = None) -> Tokenizer:
+    """Return the tokenizer of a file or of a model's folder, or that of bytes where `path` is None.
 
     `key` and `end_key` are the settings that messages name; `control`: special tokens that a text spells become those
-    tokens. Raises ConfigurationError when the package `tokenizers` is
+    tokens; `around`: what the file puts around a text stands around every document, None: where a folder is named, as
+    the model was then trained so. Raises ConfigurationError when the package `tokenizers` is
     missing or the end of a document is no token, DataError for a file that is missing or no tokenizer.
     """
     if path is None:
@@ -117,6 +162,9 @@ def load_tokenizer(path: str | None, end_of_document: str | None = None, key: st
                                      f"none is left to end a document. Set {key}, or leave {end_key} out.")
         return ByteTokenizer()
     file = Path(path).expanduser()
+    if around is None:
+        around = is_folder(file)
+    file = file / TOKENIZER_FILE if is_folder(file) else file
     try:
         with open_regular(file) as stream:
             content = stream.read()
@@ -139,4 +187,4 @@ def load_tokenizer(path: str | None, end_of_document: str | None = None, key: st
     if not hasattr(tokenizer, "encode_special_tokens"):
         raise ConfigurationError(f"{key}={path} needs the package `tokenizers` from 0.19, as older ones make tokens of "
                                  "every text that spells a special one. Run pip install -U tokenizers.")
-    return FileTokenizer(tokenizer, content, end_of_document, control=control)
+    return FileTokenizer(tokenizer, content, end_of_document, control=control, around=around)

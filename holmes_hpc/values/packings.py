@@ -1,7 +1,9 @@
-"""How documents become samples: the values of `data.packing`."""
+"""How documents are read and become samples: the values of `data.format` and `data.packing`."""
 
 from __future__ import annotations
 
+FORMATS = ("auto", "plain", "jsonl", "parquet")
+"""What files of documents are; `auto` goes by their endings, and takes those that it does not know for plain text."""
 PACKINGS = {
     "auto": "documents for text, whole for chat, else causal",
     "causal": "windows of the tokens as they follow; attention crosses the ends of documents",

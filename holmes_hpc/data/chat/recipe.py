@@ -1,0 +1,134 @@
+"""Conversations become tokens: rendered by the chat template, counted where the assistant speaks."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from holmes_hpc.data.chat.rendering import Renderer, RenderingError
+from holmes_hpc.data.chat.template import ChatTemplate, find_template
+from holmes_hpc.data.formats import WHOLE_FILE, Row, Stretch, bad_row, format_of, rows
+from holmes_hpc.data.settings import SourceSettings
+from holmes_hpc.data.text import tokenizer_of
+from holmes_hpc.data.token_file import TokenFileWriter
+from holmes_hpc.data.tokenizer import FileTokenizer
+from holmes_hpc.errors import ConfigurationError, DataError
+from holmes_hpc.words import counted
+
+_FIRST_STANDIN = 0xF0100
+"""What stands for a special token that a message spells, while a template renders it: a private character for each."""
+_PRIVATE = re.compile("[\U000f0000-\U000fffff]")
+
+
+class ChatRecipe:
+    """Every row a document: a conversation, of which the assistant's words and what ends them count as targets."""
+
+    counts = True
+
+    def __init__(self, tokenizer: FileTokenizer, template: ChatTemplate, *, control: bool) -> None:
+        """Take the tokenizer and the template; `control`: special tokens that messages spell become those tokens."""
+        self.tokenizer, self._template = tokenizer, template
+        self._left_out: Counter[str] = Counter()
+        special = () if control else tokenizer.special
+        self._standins = {chr(_FIRST_STANDIN + number): name for number, name in enumerate(special)}
+        self._names = {name: standin for standin, name in self._standins.items()}
+        self._spelled = re.compile("|".join(map(re.escape, special)) or r"(?!)")
+        self._ends = re.compile(r"\s*(" + ("|".join(map(re.escape, tokenizer.special)) or r"(?!)") + ")")
+
+    @classmethod
+    def of(cls, settings: SourceSettings) -> ChatRecipe:
+        """Return the recipe of a source. Raises ConfigurationError, or DataError, where it lacks what it needs."""
+        tokenizer = tokenizer_of(settings)
+        if not isinstance(tokenizer, FileTokenizer):
+            raise ConfigurationError(f"{settings.key('name')}=chat needs {settings.key('tokenizer')}: the folder of "
+                                     "the model whose tokenizer and chat template are to be used.")
+        return cls(tokenizer, find_template(settings), control=settings.special_tokens == "control")
+
+    def words(self) -> tuple[object, ...]:
+        """Return what the tokens depend on beside the files and the tokenizer."""
+        return ("chat", 1, self._template.text, sorted(self._template.variables.items()))
+
+    def write(self, settings: SourceSettings, file: Path, writer: TokenFileWriter, advance: Callable[[int], None],
+              stretch: Stretch = WHOLE_FILE) -> None:
+        """Write the conversations of a file. Raises DataError with file and line for one that cannot be used."""
+        if format_of(settings, file) == "plain":
+            raise DataError(f"{settings.key('path')}={settings.path}: {file} is neither jsonl nor Parquet by its name. "
+                            f"Set {settings.key('format')} to jsonl or parquet, or {settings.key('pattern')} to the "
+                            "names of the files with conversations.")
+        with Renderer(self._template.text, self._template.variables, self._template.origin) as renderer:
+            for row in rows(settings, file, stretch):
+                messages = self._messages(settings, row)
+                if any(message["role"] == "assistant" for message in messages):
+                    try:
+                        self._conversation(messages, renderer, writer)
+                    except RenderingError as error:
+                        raise bad_row(settings, row, str(error)) from error
+                else:
+                    self._left_out["have no turn of the assistant"] += 1
+                advance(row.num_bytes)
+
+    def notes(self, settings: SourceSettings) -> list[str]:
+        """Return what a user should be told of the conversations written so far."""
+        left_out = [f"{counted(count, 'conversation')} {why} and were left out" for why, count in
+                    self._left_out.items()]
+        count = sum(self.tokenizer.spelled.values())
+        spelled = [f"messages spell special tokens {counted(count, 'time')}, which were read as text; "
+                   f"{settings.key('special_tokens')}=control takes them for such tokens"] if count else []
+        return left_out + spelled
+
+    def _messages(self, settings: SourceSettings, row: Row) -> list[dict[str, Any]]:
+        """Return a row's messages, with stand-ins for the special tokens that they spell."""
+        field = settings.messages_field
+        messages = row.value.get(field)
+        if not isinstance(messages, list) or not messages:
+            raise bad_row(settings, row, f"has no list of messages in {settings.key('messages_field')}={field}")
+        found = []
+        for number, message in enumerate(messages, 1):
+            if not (isinstance(message, dict) and isinstance(message.get("role"), str)):
+                raise bad_row(settings, row, f"has a message (number {number}) without a role")
+            content = message.get("content")
+            if not isinstance(content, str):
+                raise bad_row(settings, row, f"has a message (number {number}, {message['role']}) whose content is no "
+                                             "text")
+            if _PRIVATE.search(content):
+                raise bad_row(settings, row, f"has a message (number {number}) with characters from U+F0000 to "
+                                             "U+FFFFF, which belong to nobody and are needed here")
+            found.append({**message, "content": self._spelled.sub(lambda match: self._names[match[0]], content)})
+        return found
+
+    def _conversation(self, messages: list[dict[str, Any]], renderer: Renderer, writer: TokenFileWriter) -> None:
+        text, spans = renderer.render(messages)
+        spans = [(begin, self._end(text, end)) for begin, end in spans if end > begin]
+        if not spans:
+            self._left_out["show nothing that the assistant wrote"] += 1
+            return
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RenderingError("has half a character (a lone surrogate)") from error
+        for ids, begins in self._encoded(text):
+            counts = numpy.array([any(begin <= at < end for begin, end in spans) for at in begins], dtype=numpy.uint8)
+            writer.write(numpy.array(ids, dtype=numpy.uint32), counts)
+        writer.end_document()
+
+    def _end(self, text: str, end: int) -> int:
+        """Return the end of a turn: behind the special token that follows the words, which the model has to say too."""
+        match = self._ends.match(text, end)
+        return match.end() if match else end
+
+    def _encoded(self, text: str) -> Iterator[tuple[list[int], list[int]]]:
+        """Yield tokens and the characters where they begin: the template's special tokens as such, others as text."""
+        at = 0
+        for piece in re.split("([" + "".join(self._standins) + "])", text) if self._standins else [text]:
+            if piece in self._standins:
+                ids = self.tokenizer.encode(self._standins[piece].encode()).tolist()
+                yield ids, [at] * len(ids)
+            elif piece:
+                ids, begins = self.tokenizer.encode_control(piece)
+                yield ids, [at + begin for begin in begins]
+            at += len(piece)

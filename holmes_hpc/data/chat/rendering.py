@@ -1,0 +1,106 @@
+"""The parent's side of `renderer`: asks it for conversations, and ends it where it does not answer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from holmes_hpc.errors import DataError
+
+SECONDS = 5.0
+"""CPU seconds that one conversation may take."""
+_MEMORY_BYTES = 512 << 20
+_CHARACTERS = 16 << 20
+_SILENT_SECONDS = 120.0
+"""A renderer that neither computes nor answers (it was stopped, say) is given up after this."""
+_PROGRAM = Path(__file__).with_name("renderer.py")
+
+
+class RenderingError(Exception):
+    """One conversation cannot be rendered; the words say what it does, after its place."""
+
+
+class Renderer:
+    """Renders conversations by a chat template, in a process that is bounded; used as a context.
+
+    A template that cannot be read raises DataError. After a conversation that took too much, the process is another.
+    """
+
+    def __init__(self, template: str, variables: dict[str, Any], origin: str) -> None:
+        """Take a template, the values that it is given beside the messages, and what names it in messages."""
+        self._first = json.dumps({"template": template, "variables": variables, "seconds": SECONDS,
+                                  "memory_bytes": _MEMORY_BYTES, "characters": _CHARACTERS})
+        self._origin = origin
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def render(self, messages: list[dict[str, Any]]) -> tuple[str, list[tuple[int, int]]]:
+        """Return the text of a conversation, and begin and end of each part that the assistant wrote.
+
+        Raises RenderingError, whose text follows the place of the row, and DataError where the template is none.
+        """
+        found = self._ask(json.dumps(messages))
+        if found is None:
+            raise RenderingError(f"takes the chat template of {self._origin} {self._end()}")
+        if "error" in found:
+            raise RenderingError(found["error"])
+        return found["text"], [(begin, end) for begin, end in found["spans"]]
+
+    def _ask(self, line: str) -> dict[str, Any] | None:
+        if self._process is None:
+            self._process = subprocess.Popen([sys.executable, "-P", str(_PROGRAM)], stdin=subprocess.PIPE,
+                                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+            found = self._exchange(self._first)
+            if found is None or "error" in found:
+                why = f"was not read: {self._end()}" if found is None else f"is no template: {found['error']}"
+                raise DataError(f"the chat template of {self._origin} {why}. Set data.chat_template to a file with "
+                                "another one.")
+        return self._exchange(line)
+
+    def _exchange(self, line: str) -> dict[str, Any] | None:
+        """Send a line and return the answer, None where none comes."""
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            return None
+        try:
+            process.stdin.write(line.encode() + b"\n")
+            process.stdin.flush()
+        except OSError:
+            return None
+        ready, _, _ = select.select([process.stdout], [], [], _SILENT_SECONDS)
+        answer = process.stdout.readline() if ready else b""
+        return json.loads(answer) if answer.endswith(b"\n") else None
+
+    def _end(self) -> str:
+        """End the process and return how it had ended, in words."""
+        process, self._process = self._process, None
+        if process is None:
+            return "no time"
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        try:
+            status = process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return f"more than {_SILENT_SECONDS:g} s without an answer"
+        if status == -signal.SIGPROF:
+            return f"more than {SECONDS:g} s of a CPU"
+        return f"to an end of its own (status {status}), as too much memory does"
+
+    def __enter__(self) -> Self:
+        """Return this; the process begins with the first conversation."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        """End the process."""
+        self._end()
