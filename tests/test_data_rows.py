@@ -185,7 +185,7 @@ def test_tokenize_makes_conversations_that_count_the_assistant(tmp_path, capsys)
     (["--chat"], "--chat needs --tokenizer"),
     (["--processes", "0"], "at least 1"),
     (["--tokenizer", "missing"], "cannot be read"),
-    (["--pattern", "*.none"], "has no file that matches"),
+    (["--pattern", "*.none"], "none that matches data.pattern=*.none"),
 ])
 def test_tokenize_refuses_in_one_message(tmp_path, capsys, words, fact):
     folder = corpus(tmp_path / "corpus", 1)
