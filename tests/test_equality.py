@@ -68,7 +68,7 @@ SMALL = ["model.num_layers=3", "model.num_heads=4", "parallel.micro_batch_size=4
 
 LAYOUTS = {
     "dp2": [*uniform(2, 1), HOLMES, "parallel.pipeline=1", TIED],
-    "dp4": [*uniform(2, 2), HOLMES, "parallel.pipeline=1", UNTIED],
+    "dp4": [*uniform(2, 2), HOLMES, "parallel.pipeline=1", UNTIED, "optimizer.schedule=wsd", "optimizer.decayed=all"],
     "pp2": [*mixed((1, 1), (1, 1)), HOLMES, TIED],
     "pp2-untied-sgd": [*mixed((1, 1), (1, 1)), HOLMES, UNTIED, "optimizer=sgd"],
     "pp4": [*mixed((2, 1), (2, 1)), HOLMES, "parallel.pipeline=4", TIED],

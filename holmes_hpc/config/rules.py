@@ -32,7 +32,7 @@ _SHORT_FORM = ("nodes", "gpus_per_node", "gpu", "nic", "nics_per_node")
 def check_rules(config: DictConfig, *, cluster_named: bool) -> None:
     """Check every rule between settings. Raises ConfigurationError for the first that is broken."""
     every: list[Callable[[DictConfig], None]] = [_model, _batch, _layer_split, _schedule, _pipelines, _optimizer,
-                                                 check_data, _run, _signal]
+                                                 _cooldown, check_data, _run, _signal]
     if cluster_named:
         every += [_cluster_name, _partitions, check_adapters, _links, _rates]
     for rule in every:
@@ -163,13 +163,22 @@ def _optimizer(config: DictConfig) -> None:
         )
     if optimizer.min_lr > optimizer.lr:
         raise ConfigurationError(
-            f"optimizer.min_lr={optimizer.min_lr:g} is above optimizer.lr={optimizer.lr:g}, where the cosine starts; "
+            f"optimizer.min_lr={optimizer.min_lr:g} is above optimizer.lr={optimizer.lr:g}, where the schedule starts; "
             "lower optimizer.min_lr or raise optimizer.lr."
         )
     if optimizer.decay_steps is not None and optimizer.decay_steps <= optimizer.warmup_steps:
         raise ConfigurationError(
             f"optimizer.decay_steps={optimizer.decay_steps} is not after optimizer.warmup_steps="
             f"{optimizer.warmup_steps}; raise the first or lower the second."
+        )
+
+
+def _cooldown(config: DictConfig) -> None:
+    optimizer = config.optimizer
+    if optimizer.cooldown_steps is not None and optimizer.schedule != "wsd":
+        raise ConfigurationError(
+            f"optimizer.cooldown_steps={optimizer.cooldown_steps} belongs to optimizer.schedule=wsd, and it is "
+            f"{optimizer.schedule}; leave it out, or set optimizer.schedule=wsd."
         )
 
 

@@ -17,6 +17,13 @@ from holmes_hpc.values.packings import FORMATS, PACKINGS
 from holmes_hpc.values.schedule_kinds import AUTO, SCHEDULE_KINDS
 from holmes_hpc.values.strategy_kinds import COMPARE_ALL_HELP, STRATEGY_KINDS
 
+SCHEDULES = {
+    "cosine": "half a cosine down to min_lr",
+    "linear": "a line down to min_lr",
+    "wsd": "lr until cooldown_steps before the end, then a line down to min_lr",
+    "constant": "lr to the end",
+}
+"""Courses of the learning rate after the warm-up, with a line of help."""
 TOKEN_TYPES = ("uint8", "uint16", "uint32", "int32", "int64")
 """Types of the tokens in a file without a header."""
 SPECIAL_TOKENS = ("text", "control")
@@ -236,20 +243,25 @@ class Train:
 
 @dataclass
 class Optimizer:
-    """The optimizer and its learning-rate schedule: linear warm-up, then a cosine down to `min_lr`."""
+    """The optimizer and its learning-rate schedule: linear warm-up, then down to `min_lr`."""
 
     name: str = setting("adamw", "optimizer", valid=("adamw", "sgd"))
     sharded: bool = setting(True, "ranks that hold the same parameters share the optimizer's state (ZeRO-1)")
     lr: float = setting(1e-3, "highest learning rate", above=0)
-    min_lr: float = setting(1e-4, "learning rate at the end of the cosine", minimum=0)
+    schedule: str = setting("cosine", "learning rate after the warm-up", valid=tuple(SCHEDULES), told=SCHEDULES)
+    min_lr: float = setting(1e-4, "learning rate at the end of the schedule", minimum=0)
     warmup_steps: int = setting(10, "steps of the linear warm-up", minimum=0)
-    decay_steps: int | None = setting(None, "step at which the cosine ends; default: train.steps, or what "
+    decay_steps: int | None = setting(None, "step at which the schedule ends; default: train.steps, or what "
                                       "the checkpoint had (train.resume_schedule)", minimum=1)
+    cooldown_steps: int | None = setting(None, "wsd: steps in which it comes down; default: a tenth of the schedule",
+                                         minimum=1)
+    decayed: str = setting("matrices", "what weight decay concerns: matrices, not biases and norms; or all",
+                           valid=("matrices", "all"))
     beta1: float = setting(0.9, "adamw: decay of the first moment", minimum=0, below=1)
     beta2: float = setting(0.95, "adamw: decay of the second moment", minimum=0, below=1)
     epsilon: float = setting(1e-8, "adamw: added to the root of the second moment", above=0)
     momentum: float = setting(0.9, "sgd: momentum", minimum=0, maximum=1)
-    weight_decay: float = setting(0.1, "decoupled weight decay of matrices", minimum=0)
+    weight_decay: float = setting(0.1, "decoupled weight decay (optimizer.decayed)", minimum=0)
     clip_grad_norm: float | None = setting(1.0, "largest global norm of the gradients; null: no clipping", above=0)
 
 
@@ -289,8 +301,9 @@ class Data:
     format: str = setting("auto", "text, chat: what the files are; auto: by their endings", valid=FORMATS)
     text_field: str = setting("text", "text: field of each row of jsonl or Parquet that holds the text")
     messages_field: str = setting("messages", "chat: field of each row that holds the list of messages")
-    tokenizer: str | None = setting(None, "text, chat: a file of the package `tokenizers`, or a model's folder with "
-                                          "one; default: one byte is one token")
+    tokenizer: str | None = setting("${oc.select:model.from_pretrained,null}",
+                                    "text, chat: a file of the package `tokenizers`, or a model's folder with one; "
+                                    "default: that of model.from_pretrained, else one byte is one token")
     chat_template: str | None = setting(None, "chat: file with the chat template; default: that of data.tokenizer")
     end_of_document: str | None = setting(None, "text: token of data.tokenizer after every file, such as "
                                                 "<|endoftext|>; default: none")

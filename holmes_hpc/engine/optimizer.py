@@ -17,17 +17,27 @@ MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
 
 
 def learning_rate(step: int, settings: Any, end: int) -> float:
-    """Return the learning rate of `step` (counted from 1): linear warm-up, then a cosine down to `min_lr`.
+    """Return the learning rate of `step` (counted from 1): linear warm-up, then what `optimizer.schedule` says.
 
-    `settings` is the group `optimizer` of the configuration; the cosine ends at the step `end`.
+    `settings` is the group `optimizer` of the configuration; the schedule reaches `min_lr` at the step `end`, but for
+    `constant`, which stays at `lr`. `wsd` (Hu et al. 2024) stays there until `cooldown_steps` before the end.
     """
-    warmup = settings.warmup_steps
+    warmup, schedule = settings.warmup_steps, settings.schedule
     if step <= warmup:
         return settings.lr * step / warmup
+    if schedule == "constant":
+        return settings.lr
     if step >= end:
         return settings.min_lr
-    progress = (step - warmup) / (end - warmup)
-    return settings.min_lr + 0.5 * (settings.lr - settings.min_lr) * (1.0 + math.cos(math.pi * progress))
+    first = max(warmup, end - cooldown_steps(settings, end)) if schedule == "wsd" else warmup
+    progress = max(0.0, (step - first) / (end - first))
+    left = 0.5 * (1.0 + math.cos(math.pi * progress)) if schedule == "cosine" else 1.0 - progress
+    return settings.min_lr + (settings.lr - settings.min_lr) * left
+
+
+def cooldown_steps(settings: Any, end: int) -> int:
+    """Return the steps in which `wsd` comes down: `optimizer.cooldown_steps`, or a tenth of the schedule."""
+    return int(settings.cooldown_steps or max(1, end // 10))
 
 
 @dataclass(frozen=True)
@@ -50,7 +60,8 @@ class Run:
 class ShardOptimizer:
     """Updates the shards of one rank: float32 values, float32 gradients, float32 moments.
 
-    Only matrices decay, biases and norms do not; so a shard is cut into runs of either kind. In lower precision each
+    As `optimizer.decayed` says, only matrices decay (biases and norms do not) or all; so a shard is cut into runs of
+    either kind. In lower precision each
     updated shard is rounded into the parameters that compute. `steps` counts the updates.
 
     It calls the kernels behind torch's fused optimizers itself: making one of torch's optimizers imports its compiler,
@@ -61,7 +72,9 @@ class ShardOptimizer:
         self._settings = settings
         self.moments = MOMENTS[str(settings.name)] if settings.name == "adamw" or settings.momentum else ()
         self.steps = 0
-        self.runs = [run for flat in flats for bucket in flat.buckets for run in _runs(flat, bucket, self.moments)]
+        everything = settings.decayed == "all"
+        self.runs = [run for flat in flats for bucket in flat.buckets
+                     for run in _runs(flat, bucket, self.moments, everything=everything)]
         self._rounded = [bucket for flat in flats for bucket in flat.buckets
                          if bucket.values.dtype != torch.float32]
 
@@ -99,10 +112,10 @@ def _sgd(runs: Sequence[Run], settings: Any, rate: float, weight_decay: float, s
                       is_first_step=False)
 
 
-def _runs(flat: FlatReduction, bucket: Bucket, kinds: Sequence[str]) -> Iterator[Run]:
+def _runs(flat: FlatReduction, bucket: Bucket, kinds: Sequence[str], *, everything: bool) -> Iterator[Run]:
     """Return the runs of a bucket's shard; what only fills the shard up belongs to none."""
     first, last = bucket.shard
-    pieces = [(max(first, segment.begin), min(last, segment.end), segment.decays)
+    pieces = [(max(first, segment.begin), min(last, segment.end), everything or segment.decays)
               for segment in flat.segments_in(first, last)]
     while pieces:
         begin, end, decays = pieces.pop(0)

@@ -30,7 +30,7 @@ from holmes_hpc.values import Plan
 
 _TRAIN_SETTINGS = ("seed", "steps", "global_batch_size", "precision")
 _OPTIMIZER_SETTINGS = ("name", "lr", "min_lr", "warmup_steps", "decay_steps", "beta1", "beta2", "epsilon", "momentum",
-                       "weight_decay", "clip_grad_norm")
+                       "weight_decay", "clip_grad_norm", "schedule", "cooldown_steps", "decayed")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Checkpoints:
         self._loading: Mapping[str, SavedState] = {}
         self._before: Mapping[str, Any] = {}
         self.schedule_end = schedule_end(saved.optimizer, saved.train)
-        """the step at which the cosine of the learning rate ends"""
+        """the step at which the schedule of the learning rate ends"""
         self._newest, self._serial = 0, 1
         self._loaded: tuple[Path, Index] | None = None
         token = share_texts(secrets.token_hex(4), communicator)[0]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from holmes_hpc.config.schema import SCHEDULES
 from holmes_hpc.engine.optimizer import learning_rate
 from holmes_hpc.foreign import number, whole_number
 
@@ -16,7 +17,7 @@ _SAME = 1e-9
 
 
 def schedule_end(optimizer: Any, train: Any, extra: Mapping[str, Any] | None = None) -> int:
-    """Return the step at which the cosine ends.
+    """Return the step at which the schedule ends.
 
     That is `optimizer.decay_steps`; where it is not set, what the checkpoint had whose `extra` is given, unless
     `train.resume_schedule` is `new`; else `train.steps`.
@@ -30,7 +31,7 @@ def course_words(step: int, extra: Mapping[str, Any], optimizer: Any, train: Any
     end = schedule_end(optimizer, train, extra)
     given = int(optimizer.decay_steps or train.steps)
     following = step + 1
-    if end != given:
+    if end != given and optimizer.schedule != "constant":
         rest = _rest(following, end, optimizer, train)
         yield (f"the learning rate's schedule keeps the {end} steps that it had, {rest}; with "
                f"train.resume_schedule=new it would have {given}{_difference(following, end, given, optimizer)}")
@@ -77,11 +78,18 @@ def _settings_before(extra: Mapping[str, Any]) -> SimpleNamespace | None:
     """Return the settings of the schedule that a checkpoint's run had; None where it does not say them."""
     settings = extra.get("settings")
     found = {name: number(settings.get(f"optimizer.{name}")) for name in _NEEDED} if isinstance(settings, dict) else {}
-    return None if not found or None in found.values() else SimpleNamespace(**found)
+    if not found or None in found.values() or not isinstance(settings, dict):
+        return None
+    # Checkpoints of versions before schedules could be chosen have a cosine.
+    schedule = settings.get("optimizer.schedule", "cosine")
+    if not isinstance(schedule, str) or schedule not in SCHEDULES:
+        return None
+    return SimpleNamespace(**found, schedule=schedule,
+                           cooldown_steps=whole_number(settings.get("optimizer.cooldown_steps")))
 
 
 def _end_before(extra: Mapping[str, Any]) -> int | None:
-    """Return the step at which the cosine of a checkpoint's run ended; None where it does not say."""
+    """Return the step at which the schedule of a checkpoint's run ended; None where it does not say."""
     settings = extra.get("settings")
     settings = settings if isinstance(settings, dict) else {}
     kept = (extra.get("schedule_end"), settings.get("optimizer.decay_steps"), settings.get("train.steps"))
