@@ -74,8 +74,9 @@ def environment() -> dict[str, str]:
 
 
 def command(verb: str, overrides: list[str]) -> list[str]:
-    """Return the command line of a verb."""
-    return [sys.executable, "-m", f"holmes_hpc.{verb}", *overrides]
+    """Return the command line of a verb; a run draws no pictures at its end unless the overrides ask for them."""
+    plain = ["run.pictures=false"] if verb == "train" and any("+cluster=" in text for text in overrides) else []
+    return [sys.executable, "-m", f"holmes_hpc.{verb}", *plain, *overrides]
 
 
 def run(cwd: Path, verb: str, overrides: list[str], timeout: float = 240) -> Finished:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from tests.runs_for_tests import ROOT, newest_run
+from tests.runs_for_tests import ROOT, command, newest_run
 from tests.slurm_cluster import SlurmCluster
 
 TINY = [
@@ -31,7 +30,7 @@ HOLDING = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
 
 def holmes(slurm: SlurmCluster, verb: str, arguments: list[str], machine: str = "head", **options: Any) -> Any:
     """Run `python -m holmes_hpc.VERB` on a machine, in the folder that all machines share."""
-    words = [sys.executable, "-m", f"holmes_hpc.{verb}", *arguments]
+    words = command(verb, arguments)
     options.setdefault("environment", HOLDING)
     return slurm.run(words, machine, **{"timeout_seconds": 150, **options})
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+from tests import runs_for_tests
 from tests.runs_for_tests import ROOT
 from tests.slurm_cluster import SlurmCluster
 
@@ -72,7 +72,7 @@ def let_go(slurm: SlurmCluster) -> None:
 
 def command(verb: str, arguments: list[str]) -> list[str]:
     """Return the words of a verb."""
-    return [sys.executable, "-m", f"holmes_hpc.{verb}", *arguments]
+    return runs_for_tests.command(verb, arguments)
 
 
 def holmes(slurm: SlurmCluster, verb: str, arguments: list[str], **options: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -77,12 +78,31 @@ def switched(overlap: bool) -> list[str]:
     return [f"parallel.overlap_grad_reduce={value}", f"parallel.overlap_param_gather={value}"]
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_overlap_changes_no_bit_and_sharding_only_rounding(name: str, tmp_path: Path) -> None:
+Worlds = Callable[[list[str]], World]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
+    """Train worlds, each once, and look at what their ranks would save."""
+    known: dict[tuple[str, ...], World] = {}
+
+    def train(options: list[str]) -> World:
+        if tuple(options) not in known:
+            known[tuple(options)] = train_world(tmp_path_factory.mktemp("world"), options, entries_of)
+        return known[tuple(options)]
+
+    return train
+
+
+def alone_like(layout: list[str]) -> list[str]:
+    return [*ONE, *(option for option in layout if option.startswith("model."))]
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.long if name in ("dp2", "three-beside-one") else ()) for name in LAYOUTS])
+def test_overlap_changes_no_bit_and_sharding_only_rounding(name: str, tmp_path: Path, trained: Worlds) -> None:
     layout = LAYOUTS[name]
-    model = [option for option in layout if option.startswith("model.")]
-    alone = train_world(tmp_path, [*ONE, *model])
-    on = train_world(tmp_path, layout)
+    alone, on = trained(alone_like(layout)), trained(layout)
     assert on.plan.synchronization == Synchronization(True, True, True, 0.004)
     off, plain, plain_overlapped = (
         train_world(tmp_path, layout, made=with_synchronization(on.plan, *switches))
@@ -155,14 +175,13 @@ def filled(world: World, architecture) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", ["dp2", "pp2-dp2-tied", "across-fabrics-uneven", "stages-that-share-ranks"])
-def test_state_entries_cover_every_parameter_once(name: str, tmp_path: Path) -> None:
+def test_state_entries_cover_every_parameter_once(name: str, trained: Worlds) -> None:
     from holmes_hpc.architecture import Architecture
 
     layout = LAYOUTS[name]
-    model = [option for option in layout if option.startswith("model.")]
     architecture = Architecture.from_config(compose([*TINY, *layout]).model)
-    found = filled(train_world(tmp_path, layout, entries_of), architecture)
-    expected = filled(train_world(tmp_path, [*ONE, *model], entries_of), architecture)
+    found = filled(trained(layout), architecture)
+    expected = filled(trained(alone_like(layout)), architecture)
     assert set(found) == {f"optimizer/{kind}/{info.name}" for info in architecture.parameters()
                           for kind in ("exp_avg", "exp_avg_sq")}
     for key, tensor in found.items():
@@ -185,12 +204,11 @@ TOLERANCES = {"bfloat16": ((2e-4, 2e-3), (1.5e-3, 1.2e-2)), "float16": ((3e-5, 3
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_low_precision_follows_float32(precision: str, tmp_path: Path) -> None:
-    options = ["train.steps=12", "optimizer.warmup_steps=5", "model.hidden_size=32", "model.sequence_length=32"]
+def test_low_precision_follows_float32(precision: str, tmp_path: Path, trained: Worlds) -> None:
+    options = ["train.steps=8", "optimizer.warmup_steps=5", "model.hidden_size=32", "model.sequence_length=32"]
     low = [*options, f"train.precision={precision}"]
-    expected = train_world(tmp_path, [*ONE, TIED, *options])
-    alone = train_world(tmp_path, [*ONE, TIED, *low])
-    found = train_world(tmp_path, [*LAYOUTS["pp2-dp2-tied"], *low], entries_of)
+    expected, alone = trained([*ONE, TIED, *options]), trained([*ONE, TIED, *low])
+    found = trained([*LAYOUTS["pp2-dp2-tied"], *low])
     off = train_world(tmp_path, [*LAYOUTS["pp2-dp2-tied"], *low],
                       made=with_synchronization(found.plan, True, False, False))
     assert series(found) == series(off)
@@ -209,7 +227,7 @@ def scale_of(trainer: Trainer) -> tuple[float, int]:
 
 
 def test_float16_overflow_is_left_out_on_all_ranks_and_counted(tmp_path: Path) -> None:
-    steps, window, scale = 24, 4, 2.0**22
+    steps, window, scale = 16, 4, 2.0**22
     world = train_world(tmp_path, [*LAYOUTS["pp2-dp2-tied"], "train.precision=float16", f"train.steps={steps}",
                                    f"train.loss_scale={scale}", f"train.loss_scale_window={window}"], scale_of)
     skipped = [row["skipped_steps"] for row in world.rows]

@@ -1,6 +1,7 @@
 """Whole plans: strategies on clusters of all shapes, groups and reductions, refusals."""
 
 import dataclasses
+import functools
 import io
 import os
 from collections import Counter
@@ -30,6 +31,7 @@ FINE = Fraction(1, 12)
 """A slice that every tensor degree of these tests is made of."""
 
 
+@functools.cache  # many ask for the same one
 def make(*overrides: str, mode: str | None = None) -> Plan:
     return plan(compose(list(overrides)), mode)
 
