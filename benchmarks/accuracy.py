@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 
-from benchmarks import holmes_paper
+from benchmarks import accuracy_public, holmes_paper
 from benchmarks.published import (
     Row,
     fixes_launches,
@@ -25,6 +25,7 @@ from benchmarks.published import (
     vtrain_multi,
     vtrain_single,
 )
+from benchmarks.tables import table
 from benchmarks.trainers import MEGATRON_2022
 from holmes_hpc.planner.cost import gpu_constants
 from holmes_hpc.planner.cost.gpu_constants import network_share
@@ -211,14 +212,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "summary": summary, "sc21": sc21_rows, "fitted": fitted_rows, "multi": multi_rows,
     "multi_worst": worst_multi_rows, "single": single_rows, "h100": h100_rows, "memory": memory_rows,
     "holmes": holmes_rows, "holmes_calibration": holmes_calibration, "holmes_frameworks": holmes_frameworks,
-    "holmes_contradictions": holmes_contradictions, "constants": constants,
+    "holmes_contradictions": holmes_contradictions, "constants": constants, "public": accuracy_public.public_rows,
+    "families": accuracy_public.families, "orders": accuracy_public.orders, "parts": accuracy_public.engine_parts,
 }
-
-
-def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """Return a Markdown table."""
-    rows = [head, ["---"] * len(head), *lines]
-    return "\n".join("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)
 
 
 def filled(page: str) -> str:

@@ -29,7 +29,7 @@ GPUS_PER_NODE = 8
 
 @dataclass(frozen=True)
 class Run:
-    """`data` pipelines of `pipeline` stages of `tensor` GPUs, on nodes of eight (fewer where the run is smaller).
+    """`data` pipelines of `pipeline` stages of `tensor` GPUs, on nodes of `gpus_per_node` (fewer in a smaller run).
 
     `nic` and `nics` are the kind and number of a node's NICs. `chunks` above 1 interleaves. `stage_layers` are the
     layers of each stage in data-flow order; None divides them evenly.
@@ -50,6 +50,7 @@ class Run:
     nic: str = "hdr200"
     nics: int = 8
     stage_layers: tuple[int, ...] | None = None
+    gpus_per_node: int = GPUS_PER_NODE
 
     @property
     def gpus(self) -> int:
@@ -78,7 +79,12 @@ class Run:
 
 @functools.lru_cache(maxsize=4096)
 def _seconds(run: Run) -> float:
-    machine = machine_of(run.gpu, run.gpus, run.nic, run.nics)
+    return seconds_anew(run)
+
+
+def seconds_anew(run: Run) -> float:
+    """Return the step that the planner predicts now, whatever it predicted with other constants."""
+    machine = machine_of(run.gpu, run.gpus, run.nic, run.nics, run.gpus_per_node)
     return predicted_seconds(run, machine, run.task(machine).synchronization("megatron"))
 
 
@@ -110,15 +116,14 @@ def _defaults() -> PlanSettings:
 
 
 @functools.lru_cache(maxsize=64)
-def machine_of(gpu: str, gpus: int, nic: str, nics: int) -> Machine:
+def machine_of(gpu: str, gpus: int, nic: str, nics: int, gpus_per_node: int = GPUS_PER_NODE) -> Machine:
     """Return a cluster of one fabric of equal nodes, as it is described."""
-    a_node = min(GPUS_PER_NODE, gpus)
+    a_node = min(gpus_per_node, gpus)
     nodes = tuple(Node(slot=f"node/{i}", label="node", index=i, fabric="fabric", gpu=gpu, gpus=a_node, nic=nic,
                        nics=nics, ethernet_gbps=DEFAULT_ETHERNET_GBPS) for i in range(gpus // a_node))
     return Machine.described(ClusterDescription("published", nodes))
 
 
 def forget() -> None:
-    """Drop every prediction, and what the cost model has kept with its constants."""
+    """Drop every prediction."""
     _seconds.cache_clear()
-    machine_of.cache_clear()

@@ -25,7 +25,12 @@ class Software:
     stage's output, gathered behind the hop. `blocking_transfers`: a stage waits until what it sends has moved.
     `optimizer_bytes`: bytes of Adam's step for a parameter, all that runs over gradients before it included, at 16
     bit without the copy of the parameter. `gradient_bytes`: bytes of a gradient that data-parallel ranks keep and
-    sum. `loss_bytes`: bytes moved for one logit by cross entropy, both directions.
+    sum. `loss_bytes`: bytes moved for one logit by cross entropy, both directions. `accumulation_bytes`: bytes that
+    each micro-batch moves for a parameter to add its gradient to the buffer, where the product itself does not.
+    `full_shard`: parameters lie in shards (ZeRO-3, FSDP), so that every micro-batch gathers them for its forward and
+    its backward and scatters the sum of their gradients, beside its compute. `step_gather_bytes`: bytes for each
+    parameter that ranks gather behind the optimizer's step, where each updated a shard. `attention_speed`: of a fused
+    core, relative to FlashAttention-2, of which GPUs' constants say the speed.
     """
 
     fused_attention: bool
@@ -41,6 +46,10 @@ class Software:
     optimizer_bytes: float
     gradient_bytes: int
     loss_bytes: float
+    accumulation_bytes: float = 0.0
+    full_shard: bool = False
+    step_gather_bytes: float = 0.0
+    attention_speed: float = 1.0
 
 
 ENGINE = Software(

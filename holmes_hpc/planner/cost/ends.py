@@ -6,6 +6,7 @@ import functools
 
 from holmes_hpc.planner.cost.cpu import CPU, cpu_embedding_seconds, cpu_head_seconds
 from holmes_hpc.planner.cost.gpu_constants import LAUNCH_SECONDS
+from holmes_hpc.planner.cost.layer import accumulation_seconds
 from holmes_hpc.planner.cost.matrix import product_seconds
 from holmes_hpc.planner.cost.micro_batch import MicroBatch, Seconds
 
@@ -28,6 +29,7 @@ def embedding_seconds(batch: MicroBatch) -> Seconds:
     table = architecture.vocab_size * architecture.hidden_size / batch.tensor
     forward = line * (4 * e + mask) / batch.device.memory_speed
     backward = (line * (3 * e + mask) + table * _TABLE_GRADIENT_BYTES) / batch.device.memory_speed
+    backward += accumulation_seconds(batch, table)
     sums = 1 if batch.tensor > 1 else 0
     return Seconds(forward, 0.0, backward, 0.0, sums, 0, *(count * LAUNCH_SECONDS for count in _EMBEDDING_KERNELS))
 
@@ -44,5 +46,6 @@ def head_seconds(batch: MicroBatch) -> Seconds:
     forward = product_seconds(device, batch.tokens, words, hidden, element_bytes=e) + loss + 2 * norm
     backward = product_seconds(device, batch.tokens, hidden, words, element_bytes=e) + loss + 5 * norm
     weight = product_seconds(device, words, hidden, batch.tokens, element_bytes=e, result_bytes=_GRADIENT_RESULT_BYTES)
+    weight += accumulation_seconds(batch, words * hidden)
     sums = 1 if batch.tensor > 1 else 0
     return Seconds(forward, backward, weight, 0.0, 0, sums, *(count * LAUNCH_SECONDS for count in _HEAD_KERNELS))

@@ -52,12 +52,18 @@ def layer_seconds(batch: MicroBatch) -> Seconds:
     weight = sum(product_seconds(batch.device, product.results, product.inputs, batch.tokens,
                                  element_bytes=batch.element_bytes, result_bytes=_GRADIENT_RESULT_BYTES)
                  for product in layer_products(batch))
+    weight += sum(accumulation_seconds(batch, product.results * product.inputs) for product in layer_products(batch))
     core_forward, core_backward = core_seconds(batch)
     memory_forward, memory_backward = memory_bound_seconds(batch)
     backward = sum(product_seconds(batch.device, batch.tokens, product.inputs, product.results,
                                    element_bytes=batch.element_bytes) for product in layer_products(batch))
     return _launched(batch, core_forward, forward + core_forward + memory_forward,
                      backward + core_backward + memory_backward, weight)
+
+
+def accumulation_seconds(batch: MicroBatch, parameters: float) -> float:
+    """Return the time of adding gradients to their buffer, where the products do not do it themselves."""
+    return parameters * batch.software.accumulation_bytes / batch.device.memory_speed
 
 
 def _product(batch: MicroBatch, product: Product) -> float:
@@ -81,7 +87,7 @@ def core_seconds(batch: MicroBatch) -> tuple[float, float]:
     heads = batch.samples * architecture.num_heads / batch.tensor
     if batch.software.fused_attention:
         operations = _CAUSAL_SHARE * 4 * heads * length * length * width
-        rate = device.peak * device.constants.attention_share
+        rate = device.peak * device.constants.attention_share * batch.software.attention_speed
         elements = batch.tokens * 2 * (architecture.query_size + architecture.kv_size)
         moved = elements / batch.tensor * batch.element_bytes
         forward = max(operations / rate, moved / device.memory_speed)

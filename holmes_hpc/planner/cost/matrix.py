@@ -6,7 +6,15 @@ import functools
 import math
 from dataclasses import dataclass
 
-from holmes_hpc.planner.cost.gpu_constants import SHORTEST_SPLIT, SPLITS, TILES, GpuConstants
+from holmes_hpc.planner.cost.gpu_constants import (
+    ALIGNED,
+    ALIGNMENT_SPEED,
+    SHORTEST_SPLIT,
+    SPLITS,
+    TILES,
+    UNALIGNED_BATCH_SPEED,
+    GpuConstants,
+)
 
 _ACCUMULATOR_BYTES = 4
 
@@ -39,7 +47,13 @@ def product_seconds(device: Device, rows: float, columns: float, inner: float, *
     busy = min(_tiled_seconds(device, rows, columns, inner, batch, tile, split)
                for tile in TILES for split in SPLITS
                if split == 1 or (batch == 1 and inner >= split * SHORTEST_SPLIT))
-    return max(busy, moved / device.memory_speed)
+    return max(busy / _alignment_speed(columns, inner, batch), moved / device.memory_speed)
+
+
+def _alignment_speed(columns: float, inner: float, batch: float) -> float:
+    """Return the speed of a product of lines that long, relative to one whose lines all begin at 16 bytes."""
+    aligned = math.gcd(ALIGNED, *(int(size) if size == int(size) else 1 for size in (columns, inner)))
+    return UNALIGNED_BATCH_SPEED if batch > 1 and aligned < ALIGNED else ALIGNMENT_SPEED[aligned]
 
 
 def _tiled_seconds(device: Device, rows: float, columns: float, inner: float, batch: float, tile: tuple[int, int],

@@ -29,7 +29,7 @@ class Buckets:
     """Makes the buckets of the reductions of one layout."""
 
     def __init__(self, architecture: Architecture, pipelines: Sequence[Pipeline], groups: Sequence[Group],
-                 network: NetworkCost, overlap: Overlap, element_bytes: int, gradient_bytes: int) -> None:
+                 network: NetworkCost, overlap: Overlap, element_bytes: int, gradient_bytes: float) -> None:
         self.architecture, self.groups, self.network = architecture, groups, network
         self.overlap, self.element_bytes, self.gradient_bytes = overlap, element_bytes, gradient_bytes
         self.ranks = {(p, s): stage.ranks for p, pipeline in enumerate(pipelines)

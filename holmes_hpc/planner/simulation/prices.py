@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from holmes_hpc.planner.cost.collectives import gather_seconds
+from holmes_hpc.planner.cost.full_shard import gathered_seconds, with_exchange
 from holmes_hpc.planner.cost.network import NetworkCost, Traffic
 from holmes_hpc.planner.cost.stages import ComputeCost
 from holmes_hpc.planner.layout.layout import Layout
@@ -44,10 +45,14 @@ def price(task: Task, layout: Layout) -> Prices:
             forward, backward = stage_seconds(task, cost, stage.ranks, units, layout.micro_batch_size)
             compute[ActionKind.FORWARD, p, s], compute[ActionKind.BACKWARD, p, s] = forward, backward
             weight = weight_seconds(task, cost, stage.ranks, units, layout.micro_batch_size)
+            if task.software.full_shard:
+                moved = _exchange_seconds(task, cost, layout, units, stage.tensor)
+                compute[ActionKind.FORWARD, p, s] = with_exchange(forward, moved)
+                backward = compute[ActionKind.BACKWARD, p, s] = with_exchange(backward, 2 * moved)
             compute[ActionKind.BACKWARD_WEIGHT, p, s] = weight
             compute[ActionKind.BACKWARD_INPUT, p, s] = backward - weight
     reductions = [network.summed(reduction, layout.groups,
-                                 task.software.gradient_bytes * element_count(task.architecture, reduction.owns))
+                                 _summed_bytes(task) * element_count(task.architecture, reduction.owns))
                   if layout.overlap is None or not _is_exchanged(layout, reduction) else Traffic(0.0)
                   for reduction in layout.reductions]
     pools, cores = core_pools(task)
@@ -56,10 +61,33 @@ def price(task: Task, layout: Layout) -> Prices:
     return prices if layout.overlap is None else _overlapped(task, network, layout, layout.overlap, prices)
 
 
+def _summed_bytes(task: Task) -> float:
+    """Return the bytes that are summed for a parameter behind the backwards, with what is gathered behind the step.
+
+    A sum passes every rank twice, a gather once. Full shards are summed micro-batch by micro-batch instead.
+    """
+    software = task.software
+    return 0.0 if software.full_shard else software.gradient_bytes + software.step_gather_bytes / 2
+
+
+def _sharers(task: Task, layout: Layout) -> int:
+    """Return over how many ranks the trainer divides the optimizer's step, beside what the layout divides."""
+    return len(layout.pipelines) if task.software.full_shard else 1
+
+
+def _exchange_seconds(task: Task, cost: ComputeCost, layout: Layout, units: tuple[str, ...], tensor: int) -> float:
+    """Return the time of gathering a stage's parameters once, over the largest group that sums its gradients."""
+    ranks = max((group.ranks for group in layout.groups if group.kind == "data"), key=len, default=())
+    if len(ranks) < 2:
+        return 0.0
+    return gathered_seconds(network_cost(task).tensor_ring(ranks), len(ranks), cost.parameter_count(units, tensor),
+                            cost.element_bytes, len(units))
+
+
 def _overlapped(task: Task, network: NetworkCost, layout: Layout, overlap: Overlap, prices: Prices) -> Prices:
     """Return the prices with reductions in buckets under the backward, and gathers under the next forward."""
     made = Buckets(task.architecture, layout.pipelines, layout.groups, network, overlap,
-                   compute_cost(task).element_bytes, task.software.gradient_bytes)
+                   compute_cost(task).element_bytes, _summed_bytes(task))
     exchanged = [(index, reduction) for index, reduction in enumerate(layout.reductions)
                  if _is_exchanged(layout, reduction)]
     buckets = {index: made.reduced(reduction) for index, reduction in exchanged}
@@ -67,7 +95,8 @@ def _overlapped(task: Task, network: NetworkCost, layout: Layout, overlap: Overl
         buckets = {index: tuple(Bucket(bucket.traffic) for bucket in parts) for index, parts in buckets.items()}
     gathers = {index: made.gathered(reduction) for index, reduction in exchanged if reduction.divides}
     cost, updated = compute_cost(task), updated_parameters(task, layout)
-    optimizer = {rank: cost.optimizer_seconds(task.cluster.node_of(rank), updated[rank]) for rank in prices.optimizer}
+    optimizer = {rank: cost.optimizer_seconds(task.cluster.node_of(rank), updated[rank] / _sharers(task, layout))
+                 for rank in prices.optimizer}
     return dataclasses.replace(prices, buckets=buckets, gathers=gathers, optimizer=optimizer,
                                overlap_gathers=overlap.overlap_param_gather)
 
@@ -139,6 +168,6 @@ def _optimizer(task: Task, cost: ComputeCost, layout: Layout) -> dict[int, float
             units = stage_units(task.architecture, pipeline, s)
             for rank in stage.ranks:
                 held.setdefault(rank, {}).update(dict.fromkeys(units, stage.tensor))
-    return {rank: cost.optimizer_seconds(task.cluster.node_of(rank),
-                                         cost.parameter_count(tuple(units), max(units.values(), default=1)))
+    return {rank: cost.optimizer_seconds(task.cluster.node_of(rank), cost.parameter_count(
+                tuple(units), max(units.values(), default=1)) / _sharers(task, layout))
             for rank, units in held.items()}
