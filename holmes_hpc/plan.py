@@ -67,8 +67,8 @@ def _print(config: DictConfig, plan: Plan, cluster: ClusterDescription) -> None:
     from holmes_hpc.planner.telling.render import render_explanation
 
     console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(planner.render(plan, cluster))
-    console.print(render_explanation(explain(config, plan, cluster=cluster), plan))
+    limits = render_explanation(explain(config, plan, cluster=cluster), plan)
+    console.print(planner.render(plan, cluster, limits))
 
 
 def _check_picture(picture: str | None) -> None:

@@ -19,6 +19,7 @@ from benchmarks.published import (
 from benchmarks.runs import Run
 from benchmarks.trainers import MEGATRON_2022, MEGATRON_DEEPSPEED, TRAINERS
 from holmes_hpc.planner.cost import gpu_constants
+from holmes_hpc.planner.cost.error_band import FITTED, FITTED_PERCENT, LAYOUT_PERCENT
 from holmes_hpc.planner.cost.memory_parts import activation_parts
 
 MOST_ROWS = "vTrain, many nodes"
@@ -180,3 +181,17 @@ def test_constants_are_what_the_fit_finds():
         assert gpu_constants.CONSTANTS[kind].matrix_share == pytest.approx(fitted, abs=0.02)
     launch = fit_constants.fit_launches([row for row in vtrain_single() if fixes_launches(row)][::4])
     assert pytest.approx(launch, rel=0.02) == gpu_constants.LAUNCH_SECONDS
+
+
+@pytest.mark.parametrize("family", left_out.FAMILIES)
+def test_error_bands_are_those_of_series_left_out(family):
+    root_mean_square = fmean(error**2 for error in left_out.family_errors(family)) ** 0.5
+    for kind in left_out.FAMILIES[family]:
+        assert FITTED_PERCENT[kind] == pytest.approx(root_mean_square, abs=1)
+
+
+def test_layouts_err_less_against_one_another():
+    """The scatter around the mean of a series, which is what the layouts of a site have in common."""
+    scatter = [error - fmean(errors) for series in public_runs().values() if len(series) > 2
+               for errors in [[row.error_percent for row in series]] for error in errors]
+    assert LAYOUT_PERCENT[FITTED] == pytest.approx(fmean(each**2 for each in scatter) ** 0.5, abs=1)

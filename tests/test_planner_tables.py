@@ -50,3 +50,28 @@ def test_equal_labels_of_a_fabric_share_a_row_in_any_order() -> None:
 
 def test_nodes_that_are_left_out_have_no_row() -> None:
     assert fabrics(*LEAVES_OUT) == [["ib", "ib/0", "2 x a100-80g a node", "hdr200 (ib)", "25 Gb/s", "0-1"]]
+
+
+def shown(*overrides: str) -> str:
+    """Return the printed plan."""
+    config = compose(list(overrides))
+    buffer = io.StringIO()
+    Console(file=buffer, width=160).print(render(plan(config, "slurm"), read_cluster(config.cluster)))
+    return buffer.getvalue()
+
+
+def test_the_second_line_is_the_shape_and_equal_pipelines_are_folded() -> None:
+    text = shown("+cluster=mixed", "parallel=holmes", "parallel.pipeline=2", "parallel.tensor=1", "parallel.data=4",
+                 "parallel.layer_split=uniform")
+    assert text.splitlines()[1].strip() in ("4 x [ib a100-80g: 2, roce a100-80g: 2]",
+                                            "4 x [roce a100-80g: 2, ib a100-80g: 2]")
+    (row,) = (line for line in text.splitlines() if "(4 equal)" in line)
+    assert "0-3" in row and "each" in row
+    assert "ranks 0-3 on ib/0, ib/1" in row and "ranks 4-7 on roce/0, roce/1" in row
+
+
+def test_a_strategy_for_unlike_pipelines_says_what_its_name_means_where_all_are_equal() -> None:
+    text = shown("+cluster=uniform", "cluster.nodes=2", "cluster.gpus_per_node=2", "parallel=flashflex",
+                 "train.global_batch_size=8")
+    assert ("all pipelines are equal" in text) == ("(" in text and " equal)" in text)
+    assert "all pipelines are equal" not in shown("+cluster=mixed", "parallel=megatron")

@@ -200,6 +200,7 @@ class Parallel:
                                              valid=("float32", "bfloat16"), not_run=("bfloat16",))
     recompute: str = setting("auto", "activation recomputation; auto: none, unless it makes a faster plan fit",
                              valid=("auto", "none", "selective", "full"))
+    plain: bool = setting(True, "strategy auto: of plans that predictions do not tell apart take the plainest")
     leave_nodes_out: bool = setting(False, "strategy auto: leave out nodes that slow the others down")
     search_seconds: float | None = setting(None, "strategy auto: about how long the search may take; it counts work, "
                                                  "so that a slower machine finds the same plan", above=0)

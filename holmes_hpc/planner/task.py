@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine, read_cluster
 from holmes_hpc.config.rules import LAYER_SPLITS
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
+from holmes_hpc.planner.cost.error_band import ErrorBand, error_band
 from holmes_hpc.planner.known import KnownLayouts, KnownPrices, KnownVariants
 from holmes_hpc.planner.software import ENGINE as OUR_SOFTWARE
 from holmes_hpc.planner.software import Software
@@ -48,6 +50,7 @@ class PlanSettings:
     recompute: str
     search_recompute: bool
     leave_nodes_out: bool
+    plain: bool
     search_seconds: float | None
     sequence_parallel: bool
     precision: str
@@ -85,6 +88,7 @@ class PlanSettings:
             alpha=float(parallel.alpha), two_level=parallel.two_level is not False,
             recompute="none" if parallel.recompute == "auto" else str(parallel.recompute),
             search_recompute=parallel.recompute == "auto", leave_nodes_out=bool(parallel.leave_nodes_out),
+            plain=bool(parallel.plain),
             search_seconds=parallel.search_seconds, sequence_parallel=bool(parallel.sequence_parallel),
             precision=str(config.train.precision),
             optimizer=str(config.optimizer.name), sharded=bool(config.optimizer.sharded),
@@ -143,6 +147,12 @@ class Task:
     def __post_init__(self) -> None:
         if self.prices.machine is not self.machine:
             object.__setattr__(self, "prices", KnownPrices(self.machine))
+
+    @functools.cached_property
+    def error_band(self) -> ErrorBand:
+        """How far predicted seconds of this task may be off."""
+        return error_band({self.machine.gpu(node).name for node in self.cluster.nodes}, self.settings.precision,
+                          self.cluster.calibrated)
 
     def synchronization(self, strategy: str) -> Synchronization:
         """Return how the ranks of a plan of `strategy` sum gradients and update parameters."""

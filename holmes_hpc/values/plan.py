@@ -141,7 +141,9 @@ class Prediction:
 
     `idle_fraction` is the share of the step that ranks, on average, do not compute, whatever they wait for; the
     measured `bubble_fraction` is the part of it in which they wait for other stages. `bytes_by_network` is known of
-    the chosen plan only; what stays inside a node is not in it.
+    the chosen plan only; what stays inside a node is not in it. About two thirds of measured steps lie within
+    `error_percent` of `step_seconds`, by what the compute of the least known GPU kind rests on (`error_basis`: `prior`,
+    `fitted`, `calibrated` or `profiled`).
     """
 
     machine: str
@@ -151,16 +153,22 @@ class Prediction:
     memory_gib_per_rank: tuple[float, ...]
     idle_fraction: float | None = None
     bytes_by_network: tuple[NetworkBytes, ...] = ()
+    error_percent: float | None = None
+    error_basis: str = ""
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """An alternative that was not chosen: its layout in words, its figures where it could be priced, the reason."""
+    """An alternative that was not chosen: its layout in words, its figures where it could be priced, the reason.
+
+    `level`: it differs from the chosen one by less than predictions can tell.
+    """
 
     strategy: str
     layout: str
     reason: str
     predicted: Prediction | None = None
+    level: bool = False
 
 
 @dataclass(frozen=True)

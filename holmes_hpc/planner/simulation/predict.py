@@ -36,6 +36,7 @@ def _predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
     samples = task.settings.global_batch_size
     flops = architecture.model_flops_per_sample() * samples
     busy = sum(timeline.busy_seconds.values()) / world
+    band = task.error_band
     return Prediction(
         machine=task.machine.label,
         step_seconds=seconds,
@@ -43,6 +44,8 @@ def _predict(task: Task, layout: Layout, choice: ScheduleChoice) -> Prediction:
         tflops_per_gpu=flops / (seconds * world * 1e12),
         memory_gib_per_rank=memory,
         idle_fraction=max(0.0, 1.0 - busy / seconds),
+        error_percent=band.percent,
+        error_basis=band.basis,
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from holmes_hpc.planner.search.candidate import Candidate
+from holmes_hpc.planner.search.plainest import is_level
 from holmes_hpc.planner.simulation.representatives import replicas_of
 from holmes_hpc.planner.telling.layouts import layout_words, schedule_words
 from holmes_hpc.planner.telling.memory import memory_cause
@@ -74,7 +75,8 @@ def _told_apart(own: Mapping[str, Facet], others: Sequence[Candidate]) -> list[i
 
 def _rejected(best: Candidate, other: Candidate, own: Mapping[str, Facet]) -> Rejected:
     reason = memory_cause(other) or _compared(best, other, _differences(own, facets(other)))
-    return Rejected(other.strategy, layout_words(other), reason, other.predicted)
+    level = other.fits and is_level(best.task, best.seconds, other.seconds)
+    return Rejected(other.strategy, layout_words(other), reason, other.predicted, level)
 
 
 def facets(candidate: Candidate) -> dict[str, Facet]:
@@ -172,6 +174,8 @@ def _compared(best: Candidate, other: Candidate, differences: Sequence[str]) -> 
     ratio = other.seconds / best.seconds - 1
     speed = (f"{100 * ratio:.1f} % slower" if ratio >= _AS_FAST else
              f"{-100 * ratio:.1f} % faster" if ratio < -_AS_FAST else "as fast")
+    if is_level(best.task, best.seconds, other.seconds) and abs(ratio) >= _AS_FAST:
+        speed += " (level: within the error)"
     if other.missing:
         return f"{speed}, and not yet runnable: the engine of this version lacks {' and '.join(other.missing)}"
     return f"{speed}: {', '.join(differences) or 'comes to the same layout'}"

@@ -12,6 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from holmes_hpc.planner.cost.error_band import LAYOUT_PERCENT
 from holmes_hpc.quoting import for_table
 from holmes_hpc.values import Pipeline, Plan
 from holmes_hpc.words import counted, numbers, shorten
@@ -56,6 +57,7 @@ def compare(first: Compared, second: Compared) -> tuple[Row, ...]:
     rows += [
         Row("predicted for", _machine(a), _machine(b)),
         _figure("predicted step", a.predicted.step_seconds, b.predicted.step_seconds, _seconds),
+        Row("error of the prediction", _error(a), _error(b)),
         _figure("predicted tokens/s", a.predicted.tokens_per_second, b.predicted.tokens_per_second, "{:,.0f}".format),
         _figure("predicted TFLOPS a GPU", a.predicted.tflops_per_gpu, b.predicted.tflops_per_gpu, "{:.3g}".format),
         _figure("predicted: ranks idle", a.predicted.idle_fraction, b.predicted.idle_fraction, _percent),
@@ -79,7 +81,18 @@ def cautions(first: Plan, second: Plan) -> tuple[str, ...]:
         found.append("the global batches differ: compare tokens/s, not seconds")
     if (first.num_layers, first.tied_embeddings) != (second.num_layers, second.tied_embeddings):
         found.append("the models differ: a faster plan of a smaller model is no better plan")
+    if not found and _are_level(first, second):
+        found.append("the predictions do not tell the two apart: they differ by less than layouts on the same GPUs are "
+                     "off by")
     return tuple(found)
+
+
+def _are_level(first: Plan, second: Plan) -> bool:
+    """Whether both predictions are of the same kind, and nearer to one another than such are to measurements."""
+    a, b = first.predicted, second.predicted
+    allowed = LAYOUT_PERCENT.get(a.error_basis) if a.error_basis == b.error_basis else None
+    slower, faster = max(a.step_seconds, b.step_seconds), min(a.step_seconds, b.step_seconds)
+    return allowed is not None and faster < slower <= (1 + allowed / 100) * faster
 
 
 def render_comparison(first: Compared, second: Compared) -> RenderableType:
@@ -168,6 +181,11 @@ def _figure(label: str, first: float | None, second: float | None, words: Callab
 
 def _machine(plan: Plan) -> str:
     return "this cluster emulated" if plan.predicted.machine == "emulated" else "the cluster as described"
+
+
+def _error(plan: Plan) -> str:
+    percent = plan.predicted.error_percent
+    return "unknown" if percent is None else f"± {percent:g} % ({plan.predicted.error_basis})"
 
 
 def _seconds(seconds: float) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from holmes_hpc.errors import DepthRefusedError, PlanRefusedError
 from holmes_hpc.planner.search.candidate import Candidate
+from holmes_hpc.planner.search.plainest import plainest
 from holmes_hpc.planner.search.search import Searched
 from holmes_hpc.planner.telling.alternatives import alternatives
 from holmes_hpc.planner.telling.memory import memory_words
@@ -16,6 +17,9 @@ from holmes_hpc.values import Rejected
 def decide(searched: Searched) -> tuple[Candidate, tuple[Rejected, ...]]:
     """Return the best layout and the best of the others.
 
+    Of layouts that the predictions do not tell apart the plainest is chosen, where all strategies are compared and
+    `parallel.plain` is on.
+
     What the engine of this version cannot run is chosen only where nothing else fits; faster ones are among the
     others, marked so. Raises PlanRefusedError, with the reasons, when there is no layout.
     """
@@ -23,6 +27,9 @@ def decide(searched: Searched) -> tuple[Candidate, tuple[Rejected, ...]]:
     best = searched.best
     if best is None:
         raise PlanRefusedError(_no_plan(searched.candidates, refusals))
+    settings = best.task.settings
+    if settings.compares_all and settings.plain:
+        best = plainest(best, [each for each in searched.candidates if each.fits])
     return best, alternatives(best, searched.candidates, refusals)
 
 

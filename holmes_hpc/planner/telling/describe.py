@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
-from rich import box
 from rich.console import Group as Lines
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from holmes_hpc.cluster import ClusterDescription
+from holmes_hpc.planner.telling.pipelines import equal_words, pipelines_table, shape_words
+from holmes_hpc.planner.telling.printing import plain_table
 from holmes_hpc.planner.telling.sums import sums_in_words
 from holmes_hpc.quoting import for_table, for_terminal
-from holmes_hpc.values import Pipeline, Plan, Prediction
+from holmes_hpc.values import Plan, Prediction
 from holmes_hpc.words import counted, numbers, seconds_words, shorten
 
-_MOST_PIPELINES = 8
-_MOST_STAGE_COLUMNS = 5
-_MOST_PIPELINE_COLUMNS = 3
 
-
-def render(plan: Plan, cluster: ClusterDescription) -> RenderableType:
-    """Return the plan as tables: fabrics, pipelines, groups, prediction, rejected alternatives."""
-    parts: list[RenderableType] = [_headline(plan), _fabrics(plan, cluster), _pipelines(plan), _groups(plan)]
+def render(plan: Plan, cluster: ClusterDescription, limits: Sequence[RenderableType] = ()) -> RenderableType:
+    """Return the plan as tables: fabrics, pipelines, what limits it, groups, rejected alternatives."""
+    parts: list[RenderableType] = [_headline(plan), _fabrics(plan, cluster), pipelines_table(plan), *limits,
+                                   _groups(plan)]
     parts += [for_table(line) for line in sums_in_words(plan)]
     if plan.rejected:
         parts.append(_rejected(plan))
-    notes = [*_place_names(plan), *plan.notes]
+    notes = [*_place_names(plan), *equal_words(plan), *plan.notes]
     parts += [Text(for_terminal(f"note: {note}"), style="dim") for note in notes]
     return Lines(*parts)
 
@@ -52,13 +50,19 @@ def _headline(plan: Plan) -> Text:
                 f"{plan.schedule.name}{extra}, batch {plan.global_batch_size} in micro-batches of "
                 f"{plan.micro_batch_size}, layers {plan.layer_split}"
                 f"{_options(plan)}\n")
+    text.append(for_terminal(shape_words(plan)) + "\n")
     text.append(f"predicted for {machine}: ")
-    text.append(f"{seconds_words(predicted.step_seconds)} a step", style="bold")
+    text.append(f"{seconds_words(predicted.step_seconds)} a step{error_words(predicted)}", style="bold")
     idle = predicted.idle_fraction
     computing = "" if idle is None else f", ranks compute {100 * (1 - idle):.0f} %"
     text.append(f", {predicted.tokens_per_second:,.0f} tokens/s, {predicted.tflops_per_gpu:.3g} TFLOPS a GPU, at most "
                 f"{max(predicted.memory_gib_per_rank):.1f} GiB a rank{computing}")
     return text
+
+
+def error_words(predicted: Prediction) -> str:
+    """Return how far the predicted seconds may be off: ` ± 9 % (fitted)`; nothing for plans that do not say."""
+    return "" if predicted.error_percent is None else f" ± {predicted.error_percent:g} % ({predicted.error_basis})"
 
 
 def in_a_line(plan: Plan) -> str:
@@ -75,24 +79,9 @@ def _options(plan: Plan) -> str:
     return sequence + (f", {plan.recompute} recomputation" if plan.recompute != "none" else "")
 
 
-class _PlainTable(Table):
-    """A table whose cells are text: names such as `[red]` or `2 x [ib a100-80g 2]` are no markup."""
-
-    def add_row(self, *cells: Any, **further: Any) -> None:
-        """Add a row of texts."""
-        super().add_row(*(for_table(cell) if isinstance(cell, str) else cell for cell in cells), **further)
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = _PlainTable(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
 def _fabrics(plan: Plan, cluster: ClusterDescription) -> Table:
     """Return the nodes of the plan, a row for each kind of them in each fabric."""
-    table = _table("fabrics", "fabric", "nodes", "GPUs", "NIC", "Ethernet", "ranks")
+    table = plain_table("fabrics", "fabric", "nodes", "GPUs", "NIC", "Ethernet", "ranks")
     names = {place.slot: place.node or place.slot for place in plan.ranks}
     order = {fabric: number for number, fabric in enumerate(cluster.fabrics)}
     rows: dict[tuple[str, ...], list[str]] = {}
@@ -111,45 +100,8 @@ def _fabrics(plan: Plan, cluster: ClusterDescription) -> Table:
     return table
 
 
-def _pipelines(plan: Plan) -> Table:
-    depth = max(len(pipeline.stages) for pipeline in plan.pipelines)
-    if depth > _MOST_STAGE_COLUMNS:
-        return _deep_pipelines(plan, depth)
-    table = _table("pipelines", "pipeline", "micro-batches", *(f"stage {s}" for s in range(depth)))
-    shown = plan.pipelines if len(plan.pipelines) <= _MOST_PIPELINES else plan.pipelines[:_MOST_PIPELINES - 1]
-    for p, pipeline in enumerate(shown):
-        table.add_row(str(p), str(pipeline.microbatches), *_stage_cells(plan, pipeline))
-    if len(shown) < len(plan.pipelines):
-        table.add_row("...", f"{len(plan.pipelines) - len(shown)} more", *[""] * depth)
-    return table
-
-
-def _deep_pipelines(plan: Plan, depth: int) -> Table:
-    """Return the pipelines side by side, one row for each stage."""
-    shown = plan.pipelines[:_MOST_PIPELINE_COLUMNS]
-    more = len(plan.pipelines) - len(shown)
-    table = _table(f"pipelines{f' ({more} more not shown)' if more else ''}", "stage",
-                   *(f"pipeline {p}: {counted(pipeline.microbatches, 'micro-batch')}"
-                     for p, pipeline in enumerate(shown)))
-    columns = [_stage_cells(plan, pipeline, separator=", ") for pipeline in shown]
-    for s in range(depth):
-        table.add_row(str(s), *(cells[s] if s < len(cells) else "" for cells in columns))
-    return table
-
-
-def _stage_cells(plan: Plan, pipeline: Pipeline, separator: str = "\n") -> list[str]:
-    cells = []
-    for stage in pipeline.stages:
-        place = plan.ranks[stage.ranks[0]]
-        word = "rank" if len(stage.ranks) == 1 else "ranks"
-        last = stage.first_layer + stage.num_layers - 1
-        layers = f"layer {last}" if stage.num_layers == 1 else f"layers {stage.first_layer}-{last}"
-        cells.append(f"{word} {numbers(stage.ranks)} on {place.node or place.slot}{separator}{layers}")
-    return cells
-
-
 def _groups(plan: Plan) -> Table:
-    table = _table("process groups", "kind", "network", "groups", "ranks each", "for example")
+    table = plain_table("process groups", "kind", "network", "groups", "ranks each", "for example")
     kinds: dict[tuple[str, str], list[tuple[int, ...]]] = {}
     for group in plan.groups:
         kinds.setdefault((group.kind, group.network), []).append(group.ranks)
@@ -160,7 +112,7 @@ def _groups(plan: Plan) -> Table:
 
 
 def _rejected(plan: Plan) -> Table:
-    table = _table("rejected", "strategy", "layout", "step", "memory", "reason")
+    table = plain_table("rejected", "strategy", "layout", "step", "memory", "reason")
     for other in plan.rejected:
         table.add_row(other.strategy, other.layout, _step(other.predicted), _memory(other.predicted),
                       other.reason)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rich import box
-from rich.console import Group as Lines
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -18,13 +17,13 @@ from holmes_hpc.words import numbers
 _PARTS = {"fixed": "the device context and libraries", "optimizer": "the optimizer's moments"}
 
 
-def render_explanation(explanation: Explanation, plan: Plan) -> RenderableType:
-    """Return what limits a plan, its memory by parts, and what could be changed."""
-    parts: list[RenderableType] = [_memory(explanation.limits), *map(Text, limit_lines(explanation.limits, plan))]
+def render_explanation(explanation: Explanation, plan: Plan) -> list[RenderableType]:
+    """Return what limits a plan, what could be changed, and its memory by parts."""
+    parts: list[RenderableType] = [Text(line) for line in limit_lines(explanation.limits, plan)]
     if explanation.changes:
         parts.append(Text("what you could change (tokens/s of the same layout, predicted again):"))
         parts += [Text(f"  {change.words}: +{100 * change.gain:.1f} %") for change in explanation.changes]
-    return Lines(*parts)
+    return [*parts, Text(""), _memory(explanation.limits)]
 
 
 def limit_lines(limits: Limits, plan: Plan) -> tuple[str, str]:
