@@ -189,8 +189,8 @@ def draw_links(axes: Axes, links: pd.DataFrame, scale: float) -> None:
 
 def _draw_panel(axes: Axes, panel: Panel, scale: float) -> None:
     rows = panel.rows
-    members = rows.drop_duplicates("rank").sort_values("rank").to_dict("records")
-    places = {member["rank"]: place for place, member in enumerate(members)}
+    places = {rank: place for place, rank in enumerate(by_stage(rows))}
+    members = sorted(rows.drop_duplicates("rank").to_dict("records"), key=lambda member: places[member["rank"]])
     for (rank, kind), group in rows.groupby(["rank", "kind"], sort=False):
         look = LOOKS.get(str(kind), OTHER)
         spans = [
@@ -248,6 +248,12 @@ def _measured_title(rows: pd.DataFrame) -> str:
     )
 
 
+def by_stage(rows: pd.DataFrame) -> list[int]:
+    """Return the ranks in the order in which they are drawn: as micro-batches pass them, by their first stage."""
+    first = rows[rows["stage"] >= 0].groupby("rank")["stage"].min()
+    return sorted(rows["rank"].unique(), key=lambda rank: (first.get(rank, -1), rank))
+
+
 def _lane(place: int, look: Look) -> tuple[float, float]:
     """Return bottom and height of a lane, in rows counted downwards."""
     top = place - 0.42
@@ -267,7 +273,7 @@ def _rank_label(member: dict, rows: pd.DataFrame) -> str:
 
 def _write_numbers(axes: Axes, rows: pd.DataFrame, scale: float) -> None:
     """Write the micro-batch into every block of a thick lane that is wide enough for it."""
-    places = {rank: place for place, rank in enumerate(sorted(rows["rank"].unique()))}
+    places = {rank: place for place, rank in enumerate(by_stage(rows))}
     pixels = axes.get_window_extent().width / (axes.get_xlim()[1] - axes.get_xlim()[0])
     points_per_pixel = 72 / axes.figure.dpi
     for row in rows.to_dict("records"):
