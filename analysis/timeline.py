@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -189,8 +189,9 @@ def draw_links(axes: Axes, links: pd.DataFrame, scale: float) -> None:
 
 def _draw_panel(axes: Axes, panel: Panel, scale: float) -> None:
     rows = panel.rows
-    places = {rank: place for place, rank in enumerate(by_stage(rows))}
-    members = sorted(rows.drop_duplicates("rank").to_dict("records"), key=lambda member: places[member["rank"]])
+    ordered = by_stage(rows)
+    places = {rank: place for place, rank in enumerate(ordered)}
+    members = rows.drop_duplicates("rank").set_index("rank", drop=False).loc[ordered].to_dict("records")
     for (rank, kind), group in rows.groupby(["rank", "kind"], sort=False):
         look = LOOKS.get(str(kind), OTHER)
         spans = [
@@ -248,7 +249,7 @@ def _measured_title(rows: pd.DataFrame) -> str:
     )
 
 
-def by_stage(rows: pd.DataFrame) -> list[int]:
+def by_stage(rows: pd.DataFrame) -> list[Any]:
     """Return the ranks in the order in which they are drawn: as micro-batches pass them, by their first stage."""
     first = rows[rows["stage"] >= 0].groupby("rank")["stage"].min()
     return sorted(rows["rank"].unique(), key=lambda rank: (first.get(rank, -1), rank))

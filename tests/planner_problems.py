@@ -30,7 +30,7 @@ class Problem:
             "+cluster=mixed", f"model.num_layers={self.layers}", f"model.hidden_size={self.hidden}",
             "model.num_heads=16", f"model.sequence_length={self.sequence}", f"model.vocab_size={self.vocabulary}",
             f"model.tied_embeddings={str(self.tied).lower()}", f"train.global_batch_size={self.batch}",
-            "train.precision=float16", "parallel.leave_nodes_out=true", *overrides])
+            "train.precision=float16", "parallel.leave_nodes_out=true", "parallel.plain=0", *overrides])
         cluster = make_cluster(self.name, self.fabrics, self.ethernet_gbps)
         return Task(PlanSettings.from_config(config), Architecture.from_config(config.model), cluster,
                     Machine.described(cluster))

@@ -17,6 +17,7 @@ from analysis.pictures import fastest_rows
 from analysis.reading import read_runs
 from analysis.tables import runs_table, steps_table
 from analysis.throughput import main
+from analysis.timeline import by_stage
 from tests.run_folders import make_plan, make_run, metric
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -278,3 +279,9 @@ def test_what_else_matplotlib_logs_is_heard(caplog: pytest.LogCaptureFixture) ->
     logging.getLogger("matplotlib").warning("Bad key %s", "x")
     logging.getLogger("matplotlib").warning("mkdir -p failed for path %s: %s", "/proc/x", "no")
     assert [record.getMessage() for record in caplog.records] == ["Bad key x"]
+
+
+def test_ranks_are_drawn_in_the_order_of_their_stages():
+    """Ranks 2 and 0 hold stage 0; rank 1, which does no stage, stands first, as the label says none."""
+    rows = pd.DataFrame([(3, 1), (2, 0), (0, 0), (0, -1), (4, 1), (4, 2), (1, -1)], columns=["rank", "stage"])
+    assert by_stage(rows) == [1, 0, 2, 3, 4]
