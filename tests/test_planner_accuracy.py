@@ -19,8 +19,8 @@ from benchmarks.published import (
 from benchmarks.runs import Run
 from benchmarks.trainers import MEGATRON_2022, MEGATRON_DEEPSPEED, TRAINERS
 from holmes_hpc.planner.cost import gpu_constants
-from holmes_hpc.planner.cost.error_band import FITTED, FITTED_PERCENT, LAYOUT_PERCENT
 from holmes_hpc.planner.cost.memory_parts import activation_parts
+from holmes_hpc.planner.error_band import FITTED, FITTED_PERCENT, LAYOUT_PERCENT
 
 MOST_ROWS = "vTrain, many nodes"
 """640 of 699 rows: the long tests predict them, and the page of all."""

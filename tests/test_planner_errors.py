@@ -12,7 +12,7 @@ from holmes_hpc.cluster import read_cluster
 from holmes_hpc.cluster.calibrated import CalibratedGpu
 from holmes_hpc.config.compose import compose
 from holmes_hpc.planner import plan, render
-from holmes_hpc.planner.cost.error_band import LAYOUT_PERCENT, error_band
+from holmes_hpc.planner.error_band import LAYOUT_PERCENT, error_band
 from holmes_hpc.planner.search.plainest import plainest
 from holmes_hpc.planner.telling.compare import Compared, cautions, compare
 from holmes_hpc.values import Pipeline, Plan, Stage

@@ -13,7 +13,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine, read_cluster
 from holmes_hpc.config.rules import LAYER_SPLITS
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
-from holmes_hpc.planner.cost.error_band import ErrorBand, error_band
+from holmes_hpc.planner.error_band import ErrorBand, error_band
 from holmes_hpc.planner.known import KnownLayouts, KnownPrices, KnownVariants
 from holmes_hpc.planner.software import ENGINE as OUR_SOFTWARE
 from holmes_hpc.planner.software import Software

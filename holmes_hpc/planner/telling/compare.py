@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holmes_hpc.planner.cost.error_band import LAYOUT_PERCENT
+from holmes_hpc.planner.error_band import LAYOUT_PERCENT
 from holmes_hpc.quoting import for_table
 from holmes_hpc.values import Pipeline, Plan
 from holmes_hpc.words import counted, numbers, shorten

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from holmes_hpc.cluster.calibrated import CalibratedGpu
-from holmes_hpc.planner.cost.cpu import CPU
 
 PRIOR, FITTED, CALIBRATED, PROFILED = "prior", "fitted", "calibrated", "profiled"
 FITTED_PERCENT: Mapping[str, float] = MappingProxyType({
@@ -58,6 +57,6 @@ def _band(gpu: str, precision: str, calibrated: Iterable[CalibratedGpu], profile
         if (each.gpu, each.precision) == (gpu, precision):
             off = max(each.highest / each.slowdown - 1, 1 - each.lowest / each.slowdown)
             return ErrorBand(max(CALIBRATED_LEAST_PERCENT, round(100 * off)), CALIBRATED)
-    if gpu in FITTED_PERCENT and gpu != CPU:
+    if gpu in FITTED_PERCENT:
         return ErrorBand(FITTED_PERCENT[gpu], FITTED)
     return ErrorBand(PRIOR_PERCENT, PRIOR)
