@@ -47,11 +47,21 @@ class Series:
         return [100 * (row.run.seconds * factor / row.seconds - 1) for row in self.rows]
 
 
-@functools.lru_cache(maxsize=1)
 def all_series() -> tuple[Series, ...]:
     """Return every series of which some constant is fitted: the public ones, and Korthikanti et al.'s."""
-    families = {kind: family for family, kinds in FAMILIES.items() for kind in kinds}
-    groups = {**public_runs(), "Korthikanti et al.": tuple(korthikanti())}
+    return tuple(each for chip in dict.fromkeys(_chip(family) for family in FAMILIES) for each in _series_of(chip))
+
+
+def _chip(family: str) -> str:
+    return _FITTED_TOGETHER.get(family, family)
+
+
+@functools.lru_cache(maxsize=8)
+def _series_of(chip: str) -> tuple[Series, ...]:
+    """Return the series that fix a chip's matrix share."""
+    families = {kind: family for family, kinds in FAMILIES.items() for kind in kinds if _chip(family) == chip}
+    groups = {name: rows for name, rows in {**public_runs(), "Korthikanti et al.": tuple(korthikanti())}.items()
+              if rows[0].run.gpu in families}
     with _shares_times(_SLOWER):
         slower = {name: seconds_anew(rows[0].run) for name, rows in groups.items()}
     return tuple(Series(name, families[rows[0].run.gpu], rows,
@@ -81,10 +91,9 @@ def _weighed_error(series: Sequence[Series], share: float) -> float:
     return fmean([fmean(each.errors(share)) for each in series], [sqrt(len(each.rows)) for each in series])
 
 
-def fits_with(family: str) -> list[Series]:
+def fits_with(family: str) -> tuple[Series, ...]:
     """Return the series that fix a family's matrix share."""
-    chip = _FITTED_TOGETHER.get(family, family)
-    return [each for each in all_series() if _FITTED_TOGETHER.get(each.family, each.family) == chip]
+    return _series_of(_chip(family))
 
 
 def left_out_errors(one: Series) -> list[float]:
@@ -95,5 +104,5 @@ def left_out_errors(one: Series) -> list[float]:
 
 def family_errors(family: str) -> list[float]:
     """Return the errors of a family's public rows, each predicted by the other series."""
-    return [error for each in all_series() if each.family == family and each.name in public_runs()
+    return [error for each in fits_with(family) if each.family == family and each.name in public_runs()
             for error in left_out_errors(each)]

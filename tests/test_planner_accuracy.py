@@ -29,7 +29,12 @@ LEFT_OUT_BARS = {"A100": 9, "A800": 4, "H100": 10}
 """Mean absolute error in percent of public rows, each predicted by other series. V100 and MI250X are one site each."""
 
 
-@pytest.mark.parametrize("family", LEFT_OUT_BARS)
+def by_family(names):
+    """Return the parameters of a test for each family: the long tests have the A100's, of 40 rows."""
+    return [pytest.param(name, marks=pytest.mark.long if name in ("A100", "A800", "V100") else ()) for name in names]
+
+
+@pytest.mark.parametrize("family", by_family(LEFT_OUT_BARS))
 def test_public_runs_are_predicted_by_other_series(family):
     errors = left_out.family_errors(family)
     assert fmean(map(abs, errors)) <= LEFT_OUT_BARS[family]
@@ -37,7 +42,7 @@ def test_public_runs_are_predicted_by_other_series(family):
 
 
 def test_a_series_left_out_does_not_fix_what_predicts_it():
-    one = next(each for each in left_out.all_series() if each.name == "llm-foundry h100")
+    one = next(each for each in left_out.fits_with("H100") if each.name == "llm-foundry h100")
     others = [each for each in left_out.fits_with("H100") if each is not one]
     assert left_out.left_out_errors(one) == one.errors(left_out.fitted_share(others))
     assert one.errors(one.share) == pytest.approx([row.error_percent for row in one.rows])
@@ -183,13 +188,14 @@ def test_constants_are_what_the_fit_finds():
     assert pytest.approx(launch, rel=0.02) == gpu_constants.LAUNCH_SECONDS
 
 
-@pytest.mark.parametrize("family", left_out.FAMILIES)
+@pytest.mark.parametrize("family", by_family(left_out.FAMILIES))
 def test_error_bands_are_those_of_series_left_out(family):
     root_mean_square = fmean(error**2 for error in left_out.family_errors(family)) ** 0.5
     for kind in left_out.FAMILIES[family]:
         assert FITTED_PERCENT[kind] == pytest.approx(root_mean_square, abs=1)
 
 
+@pytest.mark.long
 def test_layouts_err_less_against_one_another():
     """The scatter around the mean of a series, which is what the layouts of a site have in common."""
     scatter = [error - fmean(errors) for series in public_runs().values() if len(series) > 2
