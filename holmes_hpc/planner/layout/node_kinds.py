@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holmes_hpc.cluster import Machine, Node
@@ -49,6 +50,41 @@ def node_kinds(task: Task) -> tuple[Kind, ...]:
         key = (node.fabric, node.gpu, node.gpus, node.nic, node.nics, node.ethernet_gbps)
         kinds.setdefault(key, []).append(node)
     return tuple(Kind(tuple(nodes)) for nodes in kinds.values())
+
+
+def alike_kinds(task: Task) -> tuple[int, ...]:
+    """Return of every kind the number of the first one like it: as many equal nodes in a fabric of their own.
+
+    Where links between fabrics are described or measured, each kind is like itself alone.
+    """
+    kinds = node_kinds(task)
+    if task.cluster.links or task.cluster.measured:
+        return tuple(range(len(kinds)))
+    alone = Counter(kind.fabric for kind in kinds)
+    models: dict[object, int] = {}
+    found = []
+    for k, kind in enumerate(kinds):
+        node = kind.node
+        key = (len(kind.nodes), node.gpu, node.gpus, node.nic, node.nics, node.ethernet_gbps)
+        found.append(models.setdefault(key, k) if alone[kind.fabric] == 1 else k)
+    return tuple(found)
+
+
+def renamed(order: Iterable[int], like: Sequence[int]) -> dict[int, int]:
+    """Return new numbers of kinds, in which like ones come in the order in which `order` has them.
+
+    Two orders of which one becomes the other by changing like kinds have one result when they are renamed.
+    """
+    members: dict[int, list[int]] = {}
+    for k, model in enumerate(like):
+        members.setdefault(model, []).append(k)
+    names: dict[int, int] = {}
+    used: Counter[int] = Counter()
+    for k in order:
+        if k not in names:
+            names[k] = members[like[k]][used[like[k]]]
+            used[like[k]] += 1
+    return names
 
 
 def on_nodes(task: Task, slots: Iterable[str]) -> Task:

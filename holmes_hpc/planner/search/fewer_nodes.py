@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator
 
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.layout.node_kinds import Kind, node_kinds, on_nodes
+from holmes_hpc.planner.layout.node_kinds import Kind, alike_kinds, node_kinds, on_nodes
 from holmes_hpc.planner.search.budget import SearchBudget
 from holmes_hpc.planner.search.candidate import Candidate
 from holmes_hpc.planner.search.shortlist import evaluate_best
@@ -67,11 +67,22 @@ def left_out(task: Task, other: Task) -> str:
 
 
 def _some_kinds(task: Task) -> Iterator[Task]:
-    kinds = node_kinds(task)
+    """Yield the task on sets of kinds, small ones first: of sets that differ in like kinds alone one."""
+    kinds, like = node_kinds(task), alike_kinds(task)
     settings = task.settings.replace(leave_nodes_out=False)
-    sizes = range(1, len(kinds)) if len(kinds) <= _MOST_KINDS else sorted({1, len(kinds) - 1})
-    for kept in itertools.chain.from_iterable(itertools.combinations(kinds, size) for size in sizes):
-        yield dataclasses.replace(on_nodes(task, _slots(kept)), settings=settings)
+    everything = range(len(kinds))
+    if len(kinds) <= _MOST_KINDS:
+        sets = list(itertools.chain.from_iterable(itertools.combinations(everything, size) for size in everything[1:]))
+    else:
+        sorts = [[k for k in everything if like[k] == model] for model in dict.fromkeys(like)]
+        some = [part for sort in sorts for part in (sort[:1], sort[:len(sort) // 2], sort, sort[-1:])]
+        sets = [tuple(part) for part in some]
+        sets += [tuple(k for k in everything if k not in part) for part in some]
+        sets = sorted((each for each in dict.fromkeys(sets) if 0 < len(each) < len(kinds)), key=len)
+    unlike = {tuple(sorted(like[k] for k in chosen)): chosen for chosen in reversed(sets)}
+    for chosen in sets:
+        if unlike[tuple(sorted(like[k] for k in chosen))] == chosen:
+            yield dataclasses.replace(on_nodes(task, _slots(tuple(kinds[k] for k in chosen))), settings=settings)
 
 
 def _slots(kinds: tuple[Kind, ...]) -> list[str]:

@@ -28,6 +28,8 @@ _NEAR_DEAR = 1.03
 _WARMUP_FINALISTS = 8
 _ESTIMATE_ERROR = 1.08
 """So much longer than what warm-up can reach estimates are at most: a layout beyond that does not become the best."""
+_KEPT_FOR_BEST = 3
+"""Simulations kept back for other schedules of the best layout, while further ones get their first other one."""
 _WARMUP_SHARE = 0.5
 """Of the work, kept back for extra warm-up: across slow links it can turn the order of layouts."""
 
@@ -134,13 +136,14 @@ def _rescheduled(found: Sequence[_Found], allowance: Allowance) -> list[Candidat
     if not finalists:
         return []
     reached: list[tuple[Candidate, Candidate]] = []
-    best = math.inf
+    best, kept = math.inf, 0.0
     for each in finalists:
-        if reached and (allowance.units <= 0 or each.estimate_seconds > _ESTIMATE_ERROR * best):
+        if reached and (allowance.units <= kept or each.estimate_seconds > _ESTIMATE_ERROR * best):
             continue
         tried = with_least_waiting(each.candidate, allowance)
         reached.append((each.candidate, tried))
-        best = min(best, tried.seconds)
+        if tried.seconds < best:
+            best, kept = tried.seconds, _KEPT_FOR_BEST * layout_units(tried.task, tried.layout)
     better = [tried for candidate, tried in reached if tried is not candidate]
     reached.sort(key=lambda pair: pair[1].seconds)
     for i, (_, tried) in enumerate(reached):

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 from holmes_hpc.planner.strategies.fleets.knapsack import Fleet, share_microbatches
 from holmes_hpc.planner.strategies.fleets.space import Space, space_with_degrees
-from holmes_hpc.planner.strategies.fleets.templates import Segment, Template
+from holmes_hpc.planner.strategies.fleets.templates import FEW_KINDS, Segment, Template
 from holmes_hpc.planner.strategies.proposals import Proposal
 from holmes_hpc.planner.strategies.refusals import no_pipelines
 from holmes_hpc.planner.strategies.unlike import Found, micro_batch_sizes_of, propose
@@ -26,6 +27,11 @@ _MOST_PIPELINES = 64
 _ROUNDS = 6
 _MOST_REFINED = 10
 _MOST_PROPOSED = 12
+_MOST_REFINED_OF_MANY = 4
+_MOST_MOVES_OF_MANY = 48
+"""Partitions that are refined, and moves that are looked at in each round, of more than a few kinds of nodes."""
+_MOST_OF_MANY = 8
+"""Ways to put exactly the GPUs of many kinds into stages; of more, one for each tensor degree."""
 Vector = tuple[int, ...]
 """GPUs of each kind."""
 
@@ -47,7 +53,8 @@ def proposals(task: Task) -> list[Proposal]:
             fleet = partition.fleet(vectors)
             starts.append((float("inf") if fleet is None else fleet.seconds, size, vectors))
     found: list[Found] = []
-    for _, size, vectors in sorted(starts)[:_MOST_REFINED]:
+    many = len(space.kinds) > FEW_KINDS
+    for _, size, vectors in sorted(starts)[:_MOST_REFINED_OF_MANY if many else _MOST_REFINED]:
         fleet = partitions[size].refine(vectors)
         if fleet is not None:
             found.append(Found(fleet, size))
@@ -71,6 +78,8 @@ class _Partition:
         best = self.fleet(vectors)
         for _ in range(_ROUNDS if len(vectors) > 1 else 0):
             moves = list(self._moves(vectors))
+            if len(self.space.kinds) > FEW_KINDS:
+                moves = moves[::max(1, len(moves) // _MOST_MOVES_OF_MANY)]
             self.prepare(moves)
             moved = [(fleet, other) for other in moves
                      if (fleet := self.fleet(other)) is not None]
@@ -160,21 +169,37 @@ def _near(space: Space, count: int) -> tuple[Vector, ...]:
 
 
 def _exact(space: Space, vector: Vector) -> Iterator[tuple[Segment, ...]]:
-    """Yield the segments of pipelines that take exactly these GPUs."""
-    options: list[list[tuple[Segment, ...]]] = []
-    for k, gpus in enumerate(vector):
-        if gpus:
-            options.append(list(_exact_of_kind(k, gpus, space.degrees[k])))
-    if not options or len(options) > 4:
-        orders: Sequence[Sequence[int]] = [tuple(range(len(options)))]
+    """Yield the segments of pipelines that take exactly these GPUs; of many kinds like ones have like stages."""
+    used = [k for k, gpus in enumerate(vector) if gpus]
+    if not used or len(used) > FEW_KINDS:
+        orders: Sequence[Sequence[int]] = [tuple(used)]
     else:
-        orders = list(itertools.permutations(range(len(options))))
+        orders = list(itertools.permutations(used))
     for order in orders:
-        for chosen in itertools.product(*(options[i] for i in order)):
+        for chosen in _stages_of(space, vector, order):
             segments = tuple(segment for each in chosen for segment in each)
             depth = sum(count for _, _, count in segments)
             if segments and depth <= space.num_layers and space.task.settings.pipeline in (None, depth):
                 yield segments
+
+
+def _stages_of(space: Space, vector: Vector, order: Sequence[int]) -> Iterator[tuple[tuple[Segment, ...], ...]]:
+    """Yield the stages of each kind in turn: every combination of few kinds, of many the like ones in like ways."""
+    if len(order) <= FEW_KINDS:
+        yield from itertools.product(*(list(_exact_of_kind(k, vector[k], space.degrees[k])) for k in order))
+        return
+    sort = {k: (space.like[k], vector[k]) for k in order}
+    models = {each: k for k, each in reversed(sort.items())}
+    options = {each: list(_exact_of_kind(k, vector[k], space.degrees[k])) for each, k in models.items()}
+    if math.prod(map(len, options.values())) <= _MOST_OF_MANY:
+        combinations = [dict(zip(options, chosen, strict=True)) for chosen in itertools.product(*options.values())]
+    else:
+        widest = sorted({each[0][1] for own in options.values() for each in own}, reverse=True)
+        combinations = [{each: next((one for one in own if one[0][1] <= degree), own[-1])
+                         for each, own in ((each, sorted(own, key=lambda one: -one[0][1]))
+                                           for each, own in options.items())} for degree in widest]
+    for of_sort in combinations:
+        yield tuple(tuple((k, *segment[1:]) for segment in of_sort[sort[k]]) for k in order)
 
 
 def _exact_of_kind(k: int, gpus: int, degrees: Sequence[int]) -> Iterator[tuple[Segment, ...]]:

@@ -16,6 +16,8 @@ from holmes_hpc.words import counted
 _MOST_ORDERED_FABRICS = 6
 _MOST_COUNTS = 400
 """Stage counts by fabric that are looked at, shallow pipelines first."""
+_MOST_ASKED = 2000
+"""The same of an asked depth, even ones first."""
 
 
 def shapes(task: Task, tensor: int) -> tuple[Shape, ...]:
@@ -106,6 +108,9 @@ def _of_depth(choices: Sequence[Sequence[int]], depth: int | None, layers: int) 
     for done, fabric in enumerate(choices):
         missing = len(choices) - done - 1
         sums = [(*counts, n) for counts in sums for n in fabric if sum(counts) + n + missing <= most]
+        if depth is not None and len(sums) > _MOST_ASKED:
+            even = depth / len(choices)
+            sums = sorted(sums, key=lambda counts: sum(abs(count - even) for count in counts))[:_MOST_ASKED]
         sums = sorted(sums, key=lambda counts: (sum(counts), max(counts) - min(counts), counts))
         if depth is None:
             sums = sums[:_MOST_COUNTS]

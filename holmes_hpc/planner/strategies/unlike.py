@@ -120,7 +120,7 @@ def _shared_searches(space: Space, strategy: str) -> list[ShapeSearch]:
     """Return the shapes of stages that all pipelines share, by the nodes that they use."""
     asked, idle = space.task.settings.pipeline, space.task.settings.leave_nodes_out
     stages = [each for each in enumerate_stages(space.kinds, space.degrees, space.num_layers, may_idle=idle,
-                                                wrap=space.is_tied) if asked in (None, len(each))]
+                                                wrap=space.is_tied, like=space.like) if asked in (None, len(each))]
     return [ShapeSearch(own, shapes) for own, shapes in shared_shapes(space.task, space.kinds, stages, strategy)]
 
 

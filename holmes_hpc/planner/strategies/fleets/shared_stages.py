@@ -6,13 +6,15 @@ before two single ones make two pipelines. They are enumerated in counts of kind
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 from holmes_hpc.planner.layout.groups import GroupRules
-from holmes_hpc.planner.layout.node_kinds import Kind, on_nodes
+from holmes_hpc.planner.layout.node_kinds import Kind, on_nodes, renamed
 from holmes_hpc.planner.strategies.fleets.placement import StagePlacer
-from holmes_hpc.planner.strategies.fleets.templates import kind_orders
+from holmes_hpc.planner.strategies.fleets.templates import FEW_KINDS, balanced, kind_orders
 from holmes_hpc.planner.strategies.shapes import Shape
 from holmes_hpc.planner.task import Task
 
@@ -49,29 +51,67 @@ def shared_shapes(task: Task, kinds: Sequence[Kind], found: Sequence[tuple[Stage
 
 
 def enumerate_stages(kinds: Sequence[Kind], degrees: Sequence[Sequence[int]], num_layers: int, *,
-                     may_idle: bool, wrap: bool = False) -> list[tuple[StageOfKind, ...]]:
+                     may_idle: bool, wrap: bool = False,
+                     like: Sequence[int] | None = None) -> list[tuple[StageOfKind, ...]]:
     """Return the stages to look at, before anything is priced.
 
-    With `wrap`, which is for tied tables, those too that begin and end on one kind, the others between.
+    With `wrap`, which is for tied tables, those too that begin and end on one kind, the others between. `like` says
+    of each kind which one it is like (`node_kinds.alike_kinds`): of stages that differ in like kinds alone one is
+    returned.
     """
-    orders = [order for order in kind_orders(len(kinds)) if may_idle or len(order) == len(kinds)]
-    for counts in _COUNTS:
-        options = [list(_options(k, kind, degrees[k], counts)) for k, kind in enumerate(kinds)]
-        total = 0
-        for order in orders:
-            product = 1
-            for k in order:
-                product *= len(options[k])
-            total += product
-        if total <= _MOST_SHAPES:
-            break
-    found = [tuple(stage for part in parts for stage in part)
-             for order in orders for parts in itertools.product(*(options[k] for k in order))]
+    like = like or range(len(kinds))
+    orders = [order for order in kind_orders(len(kinds), like) if may_idle or len(order) == len(kinds)]
+    found, total = _combined(orders, kinds, degrees, like)
     if total <= _MOST_TORN:
         found += [torn for stages in list(found) for torn in _torn(stages)]
     elif wrap:
         found += [wrapped for stages in list(found) for wrapped in _wrapped(stages)]
-    return [stages for stages in dict.fromkeys(found) if len(stages) <= num_layers]
+    names = functools.cache(lambda order: renamed(order, like))
+    unlike: dict[tuple[StageOfKind, ...], tuple[StageOfKind, ...]] = {}
+    for stages in found:
+        if len(stages) <= num_layers:
+            new = names(tuple(k for k, _, _ in stages))
+            unlike.setdefault(tuple((new[k], tensor, width) for k, tensor, width in stages), stages)
+    return list(unlike.values())
+
+
+def _combined(orders: Sequence[Sequence[int]], kinds: Sequence[Kind], degrees: Sequence[Sequence[int]],
+              like: Sequence[int]) -> tuple[list[tuple[StageOfKind, ...]], int]:
+    """Return the stages of every order, and how many combinations there were: of many kinds like ones have like stages.
+
+    Where even those are too many, all kinds are divided into about equally wide stages.
+    """
+    many = len(kinds) > FEW_KINDS
+    for counts in _COUNTS:
+        options = [list(_options(k, kind, degrees[k], counts)) for k, kind in enumerate(kinds)]
+        total = sum(math.prod(len(options[k]) for k in (dict.fromkeys(like[k] for k in order) if many else order))
+                    for order in orders)
+        if total <= _MOST_SHAPES:
+            break
+    else:
+        if many:
+            found = [stages for order in orders for stages in _balanced(order, kinds, degrees)]
+            return found[:_MOST_SHAPES], total
+    found = []
+    for order in orders:
+        models = list(dict.fromkeys(like[k] for k in order)) if many else list(order)
+        for parts in itertools.product(*(options[k] for k in models)):
+            of_model = dict(zip(models, parts, strict=True))
+            found.append(tuple((k, tensor, width) for k in order
+                               for _, tensor, width in of_model[like[k] if many else k]))
+    return found, total
+
+
+def _balanced(order: Sequence[int], kinds: Sequence[Kind],
+              degrees: Sequence[Sequence[int]]) -> Iterator[tuple[StageOfKind, ...]]:
+    """Yield stages of about equal width: those of templates for equally many pipelines, all GPUs of each kind."""
+    for segments in balanced(order, kinds, degrees):
+        stages: list[StageOfKind] = []
+        for k, tensor, count in segments:
+            groups = kinds[k].total_gpus // tensor
+            own = next(n for n in range(min(count, groups), 0, -1) if groups % n == 0)
+            stages += [(k, tensor, groups // own)] * own
+        yield tuple(stages)
 
 
 def _torn(stages: tuple[StageOfKind, ...]) -> Iterator[tuple[StageOfKind, ...]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.layout.node_kinds import Kind, node_kinds
+from holmes_hpc.planner.layout.node_kinds import Kind, alike_kinds, node_kinds, renamed
 from holmes_hpc.planner.simulation.prices import compute_cost
 from holmes_hpc.planner.strategies.closed_form import BACKWARD_SHARE, extra_warmup
 from holmes_hpc.planner.strategies.fleets.memory import FleetMemory, sharers_hoped_for
@@ -42,21 +43,37 @@ class Space:
         self.sum_share = 0.5 if self.shards else 1.0
         """Of an all-reduce: a reduce-scatter is half of it."""
         self._known: dict[int, dict[tuple[Segment, ...], Template | None]] = {}
-        self.segments = enumerate_segments(self.kinds, self.degrees, self.num_layers, task.settings.pipeline)
+        self.like = alike_kinds(task)
+        self._renamed = functools.cache(self._rename)
+        self.segments = enumerate_segments(self.kinds, self.degrees, self.num_layers, task.settings.pipeline, self.like)
 
     def templates(self, size: int, segments: Sequence[tuple[Segment, ...]] | None = None) -> list[Template]:
-        """Return the templates that fit into memory at a micro-batch size; each is priced once."""
+        """Return the templates that fit into memory at a micro-batch size; each is priced once, like ones together."""
         wanted = self.segments if segments is None else segments
         known = self._known.setdefault(size, {})
-        new = [each for each in wanted if each not in known]
+        new = dict.fromkeys(self._renamed(each) for each in wanted if each not in known)
         if new:
             microbatches = self.task.settings.global_batch_size // size
             batch = Batch(size, microbatches, self.extra_warmup, sharers_hoped_for(self.kinds, microbatches))
-            known.update(dict.fromkeys(new))
+            unknown = [each for each in new if each not in known]
+            known.update(dict.fromkeys(unknown))
             known.update({template.segments: template for template in
                           price_templates(
-                              self.stage_costs, self.kinds, new, self.num_layers, batch)})
+                              self.stage_costs, self.kinds, unknown, self.num_layers, batch)})
+            for each in wanted:
+                if each not in known:
+                    model = known[self._renamed(each)]
+                    known[each] = model and dataclasses.replace(model, segments=each)
         return [template for each in wanted if (template := known[each]) is not None]
+
+    def _rename(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+        """Return the segments that stand for all that differ from them in like kinds alone."""
+        names = self._names(tuple(k for k, _, _ in segments))
+        return tuple((names[k], tensor, count) for k, tensor, count in segments)
+
+    @cached_property
+    def _names(self) -> Callable[[tuple[int, ...]], dict[int, int]]:
+        return functools.cache(lambda order: renamed(order, self.like))
 
     @cached_property
     def memory(self) -> FleetMemory:

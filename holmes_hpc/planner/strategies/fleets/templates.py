@@ -27,6 +27,14 @@ _MOST_TEMPLATES = 3_000
 _COUNTS = ((1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
            (1, 2, 3, 4, 6, 8, 16), (1, 2, 4, 8), (1, 2, 4), (1, 2), (1,))
 """Numbers of stages of a segment that are tried, fewer where there are many kinds."""
+FEW_KINDS = 4
+"""Kinds up to which every combination of their numbers of stages is looked at."""
+_FEW_PAIRED = 6
+"""Unlike kinds up to which each pair of them is looked at; of more, neighbours."""
+_FEWEST_OF_ORDER = 36
+"""Templates of an order of kinds, at least, however many orders there are."""
+_PIPELINES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+"""Numbers of like pipelines for which kinds are divided into stages."""
 
 
 @dataclass(frozen=True)
@@ -60,23 +68,54 @@ class Template:
 
 
 def enumerate_segments(kinds: Sequence[Kind], degrees: Sequence[Sequence[int]], num_layers: int,
-                       depth: int | None) -> list[tuple[Segment, ...]]:
+                       depth: int | None, like: Sequence[int] | None = None) -> list[tuple[Segment, ...]]:
     """Return the segments of every template, shallow pipelines first, at most a few thousand.
 
-    `degrees` are the tensor-parallel degrees of each kind. Where there are too many templates, numbers of stages are
-    thinned out evenly, never whole kinds.
+    `degrees` are the tensor-parallel degrees of each kind, `like` says of each which one it is like
+    (`node_kinds.alike_kinds`). Where there are too many templates, numbers of stages are thinned out evenly, never
+    whole kinds; of more than a few kinds like ones get like stages, and unlike ones stages for about as many pipelines.
     """
-    orders = kind_orders(len(kinds))
-    for counts in _COUNTS:
-        options = [_options(k, kind, degrees[k], num_layers, counts) for k, kind in enumerate(kinds)]
-        total = sum(_product(len(options[k]) for k in order) for order in orders)
-        if total <= _MOST_TEMPLATES:
-            break
-    found = [segments for order in orders for segments in itertools.product(*(options[k] for k in order))]
+    like = like or range(len(kinds))
+    orders = kind_orders(len(kinds), like)
+    if len(kinds) <= FEW_KINDS:
+        for counts in _COUNTS:
+            options = [_options(k, kind, degrees[k], num_layers, counts) for k, kind in enumerate(kinds)]
+            total = sum(_product(len(options[k]) for k in order) for order in orders)
+            if total <= _MOST_TEMPLATES:
+                break
+        found = [segments for order in orders for segments in itertools.product(*(options[k] for k in order))]
+    else:
+        most = max(_FEWEST_OF_ORDER, _MOST_TEMPLATES // len(orders))
+        found = [segments for order in orders
+                 for segments in _of_many(order, kinds, degrees, num_layers, like, most)]
     found = [segments for segments in found if _depth(segments) <= num_layers and depth in (None, _depth(segments))]
     found += [segments for k, kind in enumerate(kinds)
               for segments in _mixed_degrees(k, kind, degrees[k], num_layers) if depth in (None, _depth(segments))]
     return sorted(dict.fromkeys(found), key=lambda segments: (_depth(segments), segments))[:2 * _MOST_TEMPLATES]
+
+
+def _of_many(order: Sequence[int], kinds: Sequence[Kind], degrees: Sequence[Sequence[int]], num_layers: int,
+             like: Sequence[int], most: int) -> Iterator[tuple[Segment, ...]]:
+    """Yield segments through some of many kinds, at most about `most`: like kinds have like ones."""
+    models = list(dict.fromkeys(like[k] for k in order))
+    for counts in _COUNTS:
+        options = {k: _options(k, kinds[k], degrees[k], num_layers, counts) for k in models}
+        if _product(len(each) for each in options.values()) <= most:
+            for chosen in itertools.product(*options.values()):
+                of_model = dict(zip(models, chosen, strict=True))
+                yield tuple((k, *of_model[like[k]][1:]) for k in order)
+            return
+    yield from itertools.islice(balanced(order, kinds, degrees), most)
+
+
+def balanced(order: Sequence[int], kinds: Sequence[Kind], degrees: Sequence[Sequence[int]]
+             ) -> Iterator[tuple[Segment, ...]]:
+    """Yield segments through kinds that serve about equally many pipelines, with one tensor degree wherever it fits."""
+    for tensor in sorted({degree for k in order for degree in degrees[k]}):
+        widths = {k: max(degree for degree in degrees[k] if degree <= tensor or degree == degrees[k][0]) for k in order}
+        for copies in _PIPELINES:
+            if copies <= min(kinds[k].total_gpus // widths[k] for k in order):
+                yield tuple((k, widths[k], max(1, round(kinds[k].total_gpus / (widths[k] * copies)))) for k in order)
 
 
 @dataclass(frozen=True)
@@ -179,13 +218,32 @@ def _stage_keys(segments: tuple[Segment, ...]) -> tuple[tuple[int, int, bool, bo
     return tuple((*stage, s == 0, s == len(stages) - 1) for s, stage in enumerate(stages))
 
 
-def kind_orders(kinds: int) -> list[tuple[int, ...]]:
-    """Return the orders of the kinds that a pipeline may use; of many kinds only large sets and single ones."""
+def kind_orders(kinds: int, like: Sequence[int] | None = None) -> list[tuple[int, ...]]:
+    """Return the orders of the kinds that a pipeline may use; of many kinds only large sets and single ones.
+
+    `like` says of each kind which one it is like: sets that differ in like kinds alone are one, but for those beside
+    one another that all have an equal part of the kinds.
+    """
+    like = like or range(kinds)
     if kinds <= 3:
         return [order for size in range(1, kinds + 1) for order in itertools.permutations(range(kinds), size)]
-    sizes = range(1, kinds + 1) if kinds <= 4 else (1, 2, kinds - 1, kinds)
-    chosen = [subset for size in sizes for subset in itertools.combinations(range(kinds), size)]
+    if kinds == 4 and len(set(like)) == kinds:
+        chosen = [subset for size in range(1, kinds + 1) for subset in itertools.combinations(range(kinds), size)]
+    else:
+        line = sorted(range(kinds), key=lambda k: (like[k], k))
+        parts = [size for size in range(1, kinds + 1) if kinds % size == 0 or size == 2]
+        sets = [line[first:first + size] for size in parts for first in range(0, kinds - size + 1, size)]
+        sets += [[k for k in line if k != left] for left in _last_of_each(like)]
+        sets += [[a, b] for a, b in zip(line, line[1:], strict=False) if like[a] != like[b]]
+        if kinds <= _FEW_PAIRED:
+            sets += [[a, b] for a, b in itertools.combinations(_last_of_each(like), 2)]
+        chosen = list(dict.fromkeys(tuple(sorted(each)) for each in sets))
     return [order for subset in chosen for order in dict.fromkeys((subset, subset[::-1]))]
+
+
+def _last_of_each(like: Sequence[int]) -> list[int]:
+    """Return the last of each sort of kinds."""
+    return list({model: k for k, model in enumerate(like)}.values())
 
 
 def _options(k: int, kind: Kind, degrees: Sequence[int], num_layers: int, counts: Sequence[int]) -> list[Segment]:
