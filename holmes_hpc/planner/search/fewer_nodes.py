@@ -14,6 +14,7 @@ from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.layout.node_kinds import Kind, alike_kinds, node_kinds, on_nodes
 from holmes_hpc.planner.search.budget import SearchBudget
 from holmes_hpc.planner.search.candidate import Candidate
+from holmes_hpc.planner.search.in_parts import on_whole, part_of
 from holmes_hpc.planner.search.shortlist import evaluate_best
 from holmes_hpc.planner.strategies.fleets.space import space_with_degrees
 from holmes_hpc.planner.strategies.unlike import micro_batch_sizes_of, proposals
@@ -37,7 +38,10 @@ def faster_on_fewer(task: Task, step_seconds: float) -> Candidate | None:
     """
     if task.machine.has_real_emulation or not task.settings.compares_all:
         return None
-    found = on_fewer(task, _WORTH_TELLING * step_seconds)
+    part = part_of(task)
+    found = on_fewer(part.task if part else task, _WORTH_TELLING * step_seconds)
+    if part:
+        found = [each for each in on_whole(part, found) if each.seconds < _WORTH_TELLING * step_seconds]
     return min(found, key=lambda each: each.seconds, default=None)
 
 

@@ -21,6 +21,7 @@ from holmes_hpc.planner.search.catalogue import (
 from holmes_hpc.planner.search.fewer_nodes import on_fewer
 from holmes_hpc.planner.search.improve import improve
 from holmes_hpc.planner.search.in_chunks import in_chunks
+from holmes_hpc.planner.search.in_parts import on_whole, part_of
 from holmes_hpc.planner.search.shortlist import evaluate_best
 from holmes_hpc.planner.strategies.proposals import AsWritten, LayoutFacts
 from holmes_hpc.planner.strategies.unlike import RECOMPUTATIONS
@@ -52,6 +53,12 @@ def search(task: Task, progress: Progress | None = None) -> Searched:
     """
     if task.settings.strategy_kind.is_written:
         return Searched(tuple(_written(task)), {})
+    part = part_of(task)
+    if part is not None:
+        of_part = search(part.task, progress)
+        repeated = on_whole(part, of_part.candidates)
+        if repeated:
+            return Searched(tuple(repeated), of_part.refusals)
     searched = compared_strategies() if task.settings.compares_all else (task.settings.strategy,)
     _check_degrees(task)
     budget = SearchBudget(task.settings.search_seconds, task.cluster.world_size, progress)

@@ -41,7 +41,15 @@ class AsWritten:
     pipelines: int
 
 
-Form = str | UnlikePipelines | SharedStages | AsWritten
+@dataclass(frozen=True)
+class Repeated:
+    """A layout that so many equal parts of a very large cluster have each."""
+
+    form: Form
+    parts: int
+
+
+Form = str | Repeated | UnlikePipelines | SharedStages | AsWritten
 """What the ranks of a layout form; a text is how its strategy calls it, and nobody reads it but people."""
 
 

@@ -8,7 +8,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holmes_hpc.planner.search.candidate import Candidate
-from holmes_hpc.planner.strategies.proposals import AlikePipelines, AsWritten, Form, SharedStages, UnlikePipelines
+from holmes_hpc.planner.strategies.proposals import (
+    AlikePipelines,
+    AsWritten,
+    Form,
+    Repeated,
+    SharedStages,
+    UnlikePipelines,
+)
 from holmes_hpc.values import Pipeline, ScheduleChoice
 from holmes_hpc.values.schedule_kinds import ONE_F_ONE_B
 from holmes_hpc.words import counted
@@ -27,8 +34,9 @@ def schedule_words(choice: ScheduleChoice) -> str:
 def _layout(candidate: Candidate) -> Iterator[str]:
     facts, chosen = candidate.facts, candidate.schedule
     form, placed = facts.form, None
-    if isinstance(form, UnlikePipelines):
-        placed = form.stages_together
+    own = form.form if isinstance(form, Repeated) else form
+    if isinstance(own, UnlikePipelines):
+        placed = own.stages_together
     yield form_words(form)
     if chosen.chunks > 1:
         yield f"{chosen.chunks} chunks"
@@ -46,6 +54,8 @@ def _layout(candidate: Candidate) -> Iterator[str]:
 
 def form_words(form: Form) -> str:
     """Return what the ranks of a layout form: `2 x [ib 2, roce 1 of tensor 2: layers 3+3+2]`."""
+    if isinstance(form, Repeated):
+        return f"{form.parts} parts of {form_words(form.form)}"
     if isinstance(form, UnlikePipelines):
         return " and ".join(map(_alike, form.forms))
     if isinstance(form, SharedStages):
