@@ -12,6 +12,8 @@ from omegaconf import DictConfig
 
 from holmes_hpc import front
 from holmes_hpc.cluster.measured import MeasuredLink, read_measured
+from holmes_hpc.cluster.profiled import read_profiled
+from holmes_hpc.cluster.timed_units import OPTIMIZER, ProfiledUnit
 from holmes_hpc.config.folders import user_folder
 from holmes_hpc.paths import is_there
 
@@ -28,16 +30,21 @@ def act(config: DictConfig) -> front.Outcome:
 
 
 def _show(path: Path, cluster: str) -> None:
-    emulated = bool(json.loads(path.read_text()).get("emulated"))
-    links = read_measured(str(path))
-    sys.stdout.write(table(links))
+    found = json.loads(path.read_text())
+    emulated, has_layers = bool(found.get("emulated")), bool(found.get("layers"))
+    sys.stdout.write(table(read_measured(str(path))))
+    if has_layers:
+        sys.stdout.write("\n" + layer_table(read_profiled(str(path))))
     if emulated:
         sys.stdout.write("These are the emulated cluster's links, so they are not kept for predictions.\n")
-        return
-    kept = user_folder() / "measured" / f"{cluster}.json"
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(path, kept)
-    sys.stdout.write(f"Plans use them with `measured: {kept}` in the cluster file, or cluster.measured={kept}\n")
+    kept = user_folder() / "measured" / f"{cluster}{'-emulated' * emulated}.json"
+    names = ["profiled"] * has_layers if emulated else ["measured", *["profiled"] * has_layers]
+    if names:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, kept)
+    for name in names:
+        what = "the links" if name == "measured" else "the layers' times, for this model"
+        sys.stdout.write(f"Plans use {what} with `{name}: {kept}` in the cluster file, or cluster.{name}={kept}\n")
 
 
 def table(links: Sequence[MeasuredLink]) -> str:
@@ -52,7 +59,21 @@ def table(links: Sequence[MeasuredLink]) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-COMMAND = front.Command("probe", "Measure the links between the cluster's nodes, in a job of a few seconds.", act)
+def layer_table(units: Sequence[ProfiledUnit]) -> str:
+    """Return the units of a model as they were timed, as lines of text."""
+    lines = [f"{'GPU':<12} {'precision':<10} {'unit':<10} {'tensor':>6} {'samples':>8} {'forward':>12} "
+             f"{'backward':>12}"]
+    for unit in units:
+        if unit.unit == OPTIMIZER:
+            lines.append(f"{unit.gpu:<12} {unit.precision:<10} {unit.unit:<10} {'':>6} {'':>8} "
+                         f"{1e9 * unit.forward_seconds:>9.3g} ns   for each parameter")
+        else:
+            lines.append(f"{unit.gpu:<12} {unit.precision:<10} {unit.unit:<10} {unit.tensor:>6} {unit.samples:>8} "
+                         f"{1e3 * unit.forward_seconds:>9.3f} ms {1e3 * unit.backward_seconds:>9.3f} ms")
+    return "\n".join(lines) + "\n"
+
+
+COMMAND = front.Command("probe", "Measure the cluster's links, and the model's layers on each kind of GPU.", act)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

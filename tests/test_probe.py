@@ -100,7 +100,13 @@ def test_probe_finds_the_emulated_rates(tmp_path: Path, monkeypatch: pytest.Monk
         assert rate * 0.3 < links[key]["bandwidth_gbps"] < rate * 1.05
     assert links["ethernet", "ib", "roce"]["pairs"] == 2
     assert "ethernet   ib - roce" in done.stdout
-    assert not (tmp_path / "config" / "holmes_hpc" / "measured").exists()
+    # The links are the emulated cluster's, the layers this machine's own.
+    (kept,) = (tmp_path / "config" / "holmes_hpc" / "measured").iterdir()
+    assert kept.name == "mixed-emulated.json" and f"cluster.profiled={kept}" in done.stdout
+    assert "cluster.measured=" not in done.stdout
+    layers = json.loads(kept.read_text())["layers"]
+    assert {layer["gpu"] for layer in layers} == {"cpu"}
+    assert {layer["unit"] for layer in layers} == {"layer", "head", "embedding", "optimizer"}
     assert done.result["status"] == "completed"
 
 

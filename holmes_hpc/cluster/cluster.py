@@ -15,6 +15,7 @@ from functools import cached_property
 from holmes_hpc.cluster.calibrated import CalibratedGpu
 from holmes_hpc.cluster.measured import INSIDE_NODES, MeasuredLink
 from holmes_hpc.cluster.nics import ETHERNET, NICS
+from holmes_hpc.cluster.timed_units import ProfiledUnit
 from holmes_hpc.words import counted
 
 LOCAL = INSIDE_NODES
@@ -84,6 +85,8 @@ class ClusterDescription:
     """links that a probe measured, which go before what is described"""
     calibrated: tuple[CalibratedGpu, ...] = ()
     """GPU kinds whose speed finished runs corrected"""
+    profiled: tuple[ProfiledUnit, ...] = ()
+    """units of models that a probe timed on GPU kinds"""
 
     @cached_property
     def _first_ranks(self) -> tuple[int, ...]:

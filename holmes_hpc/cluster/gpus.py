@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from holmes_hpc.cluster.host import host_memory_gib, measured_speed
 from holmes_hpc.cluster.lookup import find
+from holmes_hpc.cluster.timed_units import ProfiledUnit
 
 TENSOR_FLOAT = "tf32"
 """What tensor cores make of float32: a peak of the data sheet, and no precision that a run is set to."""
@@ -34,6 +35,8 @@ class Gpu:
     intra_node_gb_per_second: float
     slowdowns: Mapping[str, float] = field(default_factory=dict, hash=False)
     """by precision, what finished runs say: compute takes so many times what the cost model says"""
+    profile: tuple[ProfiledUnit, ...] = ()
+    """units of models that were timed on it"""
 
     def slowdown(self, precision: str) -> float:
         """Return how many times longer than modelled compute in a precision was found to take; 1 where nothing is."""

@@ -12,6 +12,7 @@ from holmes_hpc.cluster.gpus import Gpu, gpu
 from holmes_hpc.cluster.host import host_cores
 from holmes_hpc.cluster.measured import MeasuredLink, find_link
 from holmes_hpc.cluster.nics import ETHERNET, ETHERNET_LATENCY_US, NICS
+from holmes_hpc.cluster.profiled import profile_gpu
 from holmes_hpc.errors import ConfigurationError, NetworkError
 
 DESCRIBED = "described"
@@ -62,7 +63,7 @@ class Machine:
         """
         if cluster.compute == "timed":
             return cls(EMULATED, cluster, _kinds(cluster))
-        cpu = calibrate_gpu(gpu("cpu"), cluster.calibrated)
+        cpu = profile_gpu(calibrate_gpu(gpu("cpu"), cluster.calibrated), cluster.profiled)
         kinds = {node.gpu: cpu for node in cluster.nodes}
         return cls(EMULATED, cluster, kinds, cores or host_cores(), shaped)
 
@@ -225,4 +226,4 @@ def _share(network: str, node_a: Node, node_b: Node) -> bool:
 
 def _kinds(cluster: ClusterDescription) -> dict[str, Gpu]:
     names = dict.fromkeys(node.gpu for node in cluster.nodes)
-    return {name: calibrate_gpu(gpu(name), cluster.calibrated) for name in names}
+    return {name: profile_gpu(calibrate_gpu(gpu(name), cluster.calibrated), cluster.profiled) for name in names}

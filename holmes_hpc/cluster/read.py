@@ -22,6 +22,7 @@ from holmes_hpc.cluster.nics import (
     check_features,
     nic,
 )
+from holmes_hpc.cluster.profiled import read_profiled
 from holmes_hpc.config.schema import Partition
 from holmes_hpc.errors import ConfigurationError
 
@@ -48,7 +49,7 @@ def read_cluster(config: Any) -> ClusterDescription:
         name=_name(config), nodes=nodes, links=_links(config.links, {node.fabric for node in nodes}),
         rates=_rates(config.emulate.rates), compute=str(config.emulate.compute),
         scale=float(config.emulate.scale), order=str(config.order), measured=read_measured(config.measured),
-        calibrated=read_calibrated(config.calibrated))
+        calibrated=read_calibrated(config.calibrated), profiled=read_profiled(config.profiled))
     _check_measured(cluster, config.measured)
     return cluster
 

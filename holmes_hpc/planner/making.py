@@ -11,6 +11,7 @@ from typing import Any
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.cluster.host import speed_words
 from holmes_hpc.cluster.measured import links_in_words
+from holmes_hpc.cluster.profiled import units_of
 from holmes_hpc.planner.cost.network import Resource
 from holmes_hpc.planner.search.candidate import Candidate
 from holmes_hpc.planner.search.fewer_nodes import faster_on_fewer, left_out
@@ -138,6 +139,10 @@ def _unused(task: Task) -> list[str]:
         found = ", ".join(f"{each.gpu} in {each.precision}" for each in cluster.calibrated)
         notes.append(f"cluster.calibrated: not used, since it has {found}, and this run computes on "
                      f"{', '.join(sorted({kind.name for kind in kinds}))} in {precision}")
+    if cluster.profiled and not any(units_of(kind, task.architecture, precision) for kind in kinds):
+        found = ", ".join(sorted({f"{each.gpu} in {each.precision}" for each in cluster.profiled}))
+        notes.append(f"cluster.profiled: not used, since it has {found}, and not the layers of this model in "
+                     f"{precision} on {', '.join(sorted({kind.name for kind in kinds}))}")
     return notes
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from holmes_hpc import registry
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine, read_cluster
+from holmes_hpc.cluster.profiled import units_of
 from holmes_hpc.config.rules import LAYER_SPLITS
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
 from holmes_hpc.planner.error_band import ErrorBand, error_band
@@ -151,8 +152,9 @@ class Task:
     @functools.cached_property
     def error_band(self) -> ErrorBand:
         """How far predicted seconds of this task may be off."""
-        return error_band({self.machine.gpu(node).name for node in self.cluster.nodes}, self.settings.precision,
-                          self.cluster.calibrated)
+        kinds = {self.machine.gpu(node) for node in self.cluster.nodes}
+        timed = {kind.name for kind in kinds if units_of(kind, self.architecture, self.settings.precision)}
+        return error_band({kind.name for kind in kinds}, self.settings.precision, self.cluster.calibrated, timed)
 
     def synchronization(self, strategy: str) -> Synchronization:
         """Return how the ranks of a plan of `strategy` sum gradients and update parameters."""

@@ -150,8 +150,12 @@ class RunFolder:
 
     @property
     def probe_path(self) -> Path:
-        """The links as they were measured."""
+        """The links, and the model's layers, as they were measured."""
         return self.path / "probe.json"
+
+    def profile_path(self, rank: int) -> Path:
+        """The model's layers as one rank timed them, before `probe.json` has them all."""
+        return self.path / f"profile-{rank}.json"
 
     @property
     def starts(self) -> Path:

@@ -28,7 +28,7 @@ from holmes_hpc.engine.sharing import share_numbers
 from holmes_hpc.errors import PREEMPTED, DataError, HolmesError
 from holmes_hpc.launch.node.descriptors import take_descriptors
 from holmes_hpc.launch.rank.ports import ports_of
-from holmes_hpc.launch.rank.probing import measure_links
+from holmes_hpc.launch.rank.probing import measure
 from holmes_hpc.launch.rank.rendezvous import open_store
 from holmes_hpc.launch.rank.settings import RankSettings
 from holmes_hpc.launch.rank.starting import first_signs, wait_for_all
@@ -119,7 +119,7 @@ def _meet(settings: RankSettings, dataset: Dataset, activity: Activity, progress
         _write_job(settings, communicator)
     _compare_data(settings, dataset, communicator)
     if config.launch.probe or config.launch.probe_only:
-        measure_links(settings, communicator)  # makes groups of its own
+        measure(settings, communicator)  # makes groups of its own
         communicator.barrier()  # a rank that is late would find the store closed
     if not communicator.backend.abilities.uses_store_later:
         store.close()

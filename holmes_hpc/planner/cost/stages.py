@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import Machine, Node
+from holmes_hpc.cluster.timed_units import EMBEDDING, HEAD, LAYER
 from holmes_hpc.planner.cost.collectives import Directions, Ring, unit_directions
 from holmes_hpc.planner.cost.ends import embedding_seconds, head_seconds
 from holmes_hpc.planner.cost.layer import layer_seconds
@@ -18,7 +20,8 @@ from holmes_hpc.planner.cost.memory_parts import (
     rank_parameters,
     state_bytes,
 )
-from holmes_hpc.planner.cost.micro_batch import ELEMENT_BYTES, MicroBatch
+from holmes_hpc.planner.cost.micro_batch import ELEMENT_BYTES, MicroBatch, Seconds
+from holmes_hpc.planner.cost.profiled import Modelled, timed_optimizer_seconds, timed_seconds
 from holmes_hpc.planner.software import ENGINE, Software
 
 GIB = 2.0**30
@@ -76,6 +79,9 @@ class ComputeCost:
 
     def optimizer_seconds(self, node: Node, parameters: float) -> float:
         """Return the time of one optimizer step over the parameters that a rank updates."""
+        timed = timed_optimizer_seconds(self.micro_batch(node, 1))
+        if timed is not None:
+            return parameters * timed
         return optimizer_seconds(self.machine.gpu(node), self.precision, self.optimizer, parameters, self.software)
 
     def parameter_count(self, units: tuple[str, ...], tensor: int = 1) -> float:
@@ -138,13 +144,22 @@ def _looks_up(units: tuple[str, ...]) -> bool:
 @functools.lru_cache(maxsize=65536)
 def _directions(batch: MicroBatch, layers: int, others: tuple[str, ...], looks_up: bool,
                 ring: Ring | None) -> Directions:
-    found = [(float(layers), layer_seconds(batch))] if layers else []
+    found = [(float(layers), _unit_seconds(batch, LAYER))] if layers else []
     if "head" in others:
-        found.append((1.0, head_seconds(batch)))
+        found.append((1.0, _unit_seconds(batch, HEAD)))
     if looks_up:
-        found.append((1.0, embedding_seconds(batch)))
-    slowdown = batch.gpu.slowdown(batch.precision)
-    each = [(count, unit_directions(batch, unit.times(slowdown), ring)) for count, unit in found]
+        found.append((1.0, _unit_seconds(batch, EMBEDDING)))
+    each = [(count, unit_directions(batch, unit, ring)) for count, unit in found]
     return Directions(sum(count * times.forward for count, times in each),
                       sum(count * times.backward_input for count, times in each),
                       sum(count * times.backward_weight for count, times in each))
+
+
+_MODELLED: Mapping[str, Modelled] = MappingProxyType(
+    {LAYER: layer_seconds, HEAD: head_seconds, EMBEDDING: embedding_seconds})
+
+
+def _unit_seconds(batch: MicroBatch, unit: str) -> Seconds:
+    """Return a unit's seconds as they were timed on the GPU; else as modelled, with what finished runs say of it."""
+    timed = timed_seconds(batch, unit, _MODELLED[unit])
+    return timed if timed is not None else _MODELLED[unit](batch).times(batch.gpu.slowdown(batch.precision))
