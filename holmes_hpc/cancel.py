@@ -16,6 +16,7 @@ from holmes_hpc.runs.find import find_runs
 from holmes_hpc.runs.sweeps import sweep_named
 from holmes_hpc.submit.commands import run_command
 from holmes_hpc.submit.job import submitted_run
+from holmes_hpc.submit.once import strangers
 from holmes_hpc.submit.patience import patiently
 from holmes_hpc.submit.states import JobStatus, read_states
 from holmes_hpc.submit.watch import SubmittedRun
@@ -60,6 +61,8 @@ def _cancel_living(runs: Sequence[SubmittedRun]) -> list[SubmittedRun]:
     """Cancel those jobs that live, and return them."""
     states = patiently(lambda left: read_states([run.known_as for run in runs]), PATIENCE_SECONDS) if runs else {}
     living = [run for run in runs if _lives(states.get(run.known_as))]
+    others = patiently(lambda left: strangers(living), PATIENCE_SECONDS) if living else set()
+    living = [run for run in living if run.known_as not in others]
     by_cluster: dict[str | None, list[str]] = {}
     for run in living:
         by_cluster.setdefault(run.cluster, []).append(run.job_id)

@@ -97,6 +97,7 @@ def test_a_site_with_control_groups_an_mpi_plugin_and_a_slow_home(make_each_slur
     assert "ask for more by +launch.sbatch.mem=64G" in small.stderr and "SIGKILL" not in small.stderr
 
 
+@pytest.mark.long
 def test_where_only_the_accounting_enforces_memory_it_is_named_as_well(make_each_slurm: MakeSlurm) -> None:
     slurm = make_each_slurm(ib_nodes=1, roce_nodes=1, extra=(
         "SelectTypeParameters=CR_Core_Memory", "DefMemPerCPU=900", "JobAcctGatherParams=OverMemoryKill",
@@ -129,6 +130,7 @@ def test_an_epilog_that_hangs_holds_no_follower(each_slurm: SlurmCluster) -> Non
     assert slurm.wait_for(job) == ["COMPLETED"]
 
 
+@pytest.mark.long
 def test_a_second_cluster_is_asked_about_its_jobs_alone(each_slurm: SlurmCluster) -> None:
     """The other cluster is this one under another name: its commands answer only where they are asked for it."""
     slurm = each_slurm

@@ -25,6 +25,7 @@ from holmes_hpc.submit.ending import exit_status_of, failure
 from holmes_hpc.submit.job import set_aside, submitted_run, taken_job
 from holmes_hpc.submit.lanes import Lanes
 from holmes_hpc.submit.live import rows, show_until_over
+from holmes_hpc.submit.once import strangers
 from holmes_hpc.submit.onward import slide_window
 from holmes_hpc.submit.options import cluster_of
 from holmes_hpc.submit.patience import patiently
@@ -104,10 +105,12 @@ class _Work:
                 self._submitted[number] = run
         states = patiently(lambda left: read_states([run.known_as for run in self._submitted.values()]),
                            _PATIENCE_SECONDS)
+        others = patiently(lambda left: strangers(self._submitted.values()), _PATIENCE_SECONDS) if states else set()
         for number, folder in known.items():
             mine = self._submitted.get(number)
             complete = (read_result(folder) or {}).get("status") == "completed"
-            if mine is not None and not complete and _lives(states.get(mine.known_as)):
+            if (mine is not None and not complete and _lives(states.get(mine.known_as))
+                    and mine.known_as not in others):
                 self._living.add(number)
             elif not complete:
                 set_aside(folder)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
-from holmes_hpc.runs import Start, read_result, write_result
+from holmes_hpc.errors import HolmesError
+from holmes_hpc.runs import RunFolder, Start, read_result, write_result
+from holmes_hpc.runs.files import is_full
 from holmes_hpc.runs.going_on import with_way_on
 from holmes_hpc.submit.commands import SlurmCommandError, run_command
 from holmes_hpc.submit.log_causes import BATCH_LOG, MORE_MEMORY, cause_in_log, log_tail, newest_text
@@ -24,17 +26,18 @@ def exit_status_of(watched: Watched) -> int:
     if result is not None:
         return 0 if result["status"] == "completed" else 1
     if not watched.lost:
-        write_result(folder, "failed", error=with_way_on(folder, _without_result(watched)), emulated=False)
+        with suppress(HolmesError):  # its folder may be full; `failure` tells the cause all the same
+            write_result(folder, "failed", error=with_way_on(folder, _without_result(watched)), emulated=False)
     return 1
 
 
 def failure(watched: Watched) -> str:
     """Return why a run that is over is not complete, in one message."""
     run = watched.run
-    result = read_result(run.folder) or {}
     if watched.lost:
         return (f"job {run.job_id} is followed no longer: Slurm does not tell of it, and its ranks have given no sign "
                 f"of life for {LIFELESS_SECONDS:g} s. It may wait or run still: `holmes jobs {run.folder.path}`")
+    result = read_result(run.folder) or {"error": with_way_on(run.folder, _without_result(watched))}
     error = str(result.get("error") or "")
     if _state(watched) == _CANCELLED:  # whatever the ranks could still write when they were told
         return with_way_on(run.folder, f"job {run.job_id} was cancelled")
@@ -54,14 +57,24 @@ def _without_result(watched: Watched) -> str:
     folder, job_id, state = watched.run.folder, watched.run.job_id, _state(watched)
     if state == _CANCELLED:
         return f"job {job_id} was cancelled before the run was complete"
+    if watched.status is None and not (folder.path / BATCH_LOG).exists() and Start.newest(folder) is None:
+        return (f"Slurm does not know job {job_id} any more, and it never began: the controller lost it, as one does "
+                "that is killed before it has saved; start the run again")
     words = f"job {job_id} ended as {state} before the run was complete"
     if state == _OUT_OF_MEMORY:
         words += f": it used more memory than it was given; {MORE_MEMORY}"
     if watched.status is not None and not (folder.path / BATCH_LOG).exists() and Start.newest(folder) is None:
         return (f"{words}{_details(watched.run)}, and left nothing in {folder.path}, where its log belongs: if the "
                 "nodes do not see that folder, choose a place on a file system that all nodes share by run.folder=PATH")
-    cause = cause_in_log(newest_text(folder))
+    cause = cause_in_log(newest_text(folder)) or _full(folder)
     return f"{words}: {cause}" if cause else f"{words}{log_tail(folder)}"
+
+
+def _full(folder: RunFolder) -> str | None:
+    if not is_full(folder.path):
+        return None
+    return (f"the disk or the quota of {folder.path} is full, so neither ranks nor logs could be written; free space "
+            "there, or choose another place with run.folder=PATH")
 
 
 def _details(run: SubmittedRun) -> str:

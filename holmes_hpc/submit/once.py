@@ -7,14 +7,19 @@ is searched for a job whose script lies in the folder of this submission, which 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from holmes_hpc.cluster.slurm import read_job_id
+from holmes_hpc.foreign import read_object
 from holmes_hpc.submit.commands import SlurmCommandError, TransientSlurmError, run_command
 from holmes_hpc.submit.patience import patiently
+from holmes_hpc.submit.watch import SubmittedRun
 
 LOG = logging.getLogger(__name__)
+
+SUBMISSION_FILE = "submission_file_"
+"""In the name of a script that submitit gives to sbatch, by which ours are told from others."""
 
 PATIENCE_SECONDS = 300.0
 """How long a controller that fails in a way that passes is asked for a submission."""
@@ -60,6 +65,29 @@ def find_jobs(place: Path, cluster: str | None = None) -> list[str]:
             return []
         found = _ids_of(listed, place)
     return [str(number) for number in sorted(found)]
+
+
+def strangers(runs: Iterable[SubmittedRun]) -> set[str]:
+    """Return the ids of those runs whose job in the queue has a script of something else.
+
+    A controller that was killed gives the numbers of jobs that it lost once more. Raises SlurmCommandError where the
+    queue cannot be read.
+    """
+    by_cluster: dict[str | None, list[SubmittedRun]] = {}
+    for run in runs:
+        by_cluster.setdefault(run.cluster, []).append(run)
+    found = set()
+    for cluster, mine in by_cluster.items():
+        listed = run_command(["squeue", "--me", "--states=all", "--noheader", "--format=%i|%o"], cluster=cluster)
+        scripts = {str(read_job_id(job.strip()).job): script for job, _, script in
+                   (line.partition("|") for line in listed.splitlines())}
+        for run in mine:
+            script = scripts.get(run.job_id.partition("_")[0])
+            sweep = (read_object(run.folder.job_path) or {}).get("sweep")
+            own = [f"{run.folder.path}/", *([f"{sweep}/"] if isinstance(sweep, str) else [])]
+            if script and SUBMISSION_FILE in script and not any(place in script for place in own):
+                found.add(run.known_as)
+    return found
 
 
 def _ids_of(listed: str, place: Path) -> set[int]:
