@@ -19,7 +19,7 @@ PLAIN_VERBS = {"jobs": "holmes_hpc.jobs", "cancel": "holmes_hpc.cancel", "sweep"
                "logs": "holmes_hpc.logs", "compare": "holmes_hpc.compare",
                "calibrate": "holmes_hpc.calibrate",
                "tokenize": "holmes_hpc.tokenize",
-               "site": "holmes_hpc.site"}
+               "site": "holmes_hpc.site", "settings": "holmes_hpc.settings"}
 """Verbs with arguments of their own, and their modules, each with a `main`."""
 
 ANALYSIS_VERBS = ("throughput", "report")
@@ -44,6 +44,7 @@ usage: holmes VERB [arguments]
   compare A B                        two plans (JSON files or run folders) side by side, and what differs
   tokenize OUT FILE...               text or conversations made into one token file
   site NAME                          write a first cluster file from what Slurm tells
+  settings [WORD...]                 every setting with its default, what it takes and what it means
 
 `holmes VERB --help` lists groups, options and keys. Completion: eval "$(holmes -sc install=bash)"
 """

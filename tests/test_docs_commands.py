@@ -24,7 +24,7 @@ from holmes_hpc.cli import ANALYSIS_VERBS, HYDRA_VERBS, PLAIN_VERBS
 from holmes_hpc.config.compose import compose, compose_sweep
 from tests.runs_for_tests import ROOT, environment
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name != "settings.md")]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
 _COMMAND = re.compile(r"(?:^|\s)((?:holmes|python -m (?:holmes_hpc|analysis)\.[\w.]+|make train ARGS=)(?:\s|\"|$).*)")

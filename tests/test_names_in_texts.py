@@ -16,7 +16,7 @@ import pytest
 from tests.runs_for_tests import ROOT
 
 CODE = ("holmes_hpc", "analysis", "benchmarks", "hydra_plugins", "tests", "tools")
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.joinpath("docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.joinpath("docs").rglob("*.md")])
 SOURCES = sorted(path for folder in CODE for path in ROOT.joinpath(folder).rglob("*.py"))
 
 BASES = [ROOT, *(ROOT / base for base in (

@@ -1,16 +1,12 @@
-"""The text of `--help`: groups with their options, and every setting with what it takes."""
+"""The text of `--help`: groups with their options, and every setting with what it takes and its default."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Any
 
 from holmes_hpc.config import folders
-from holmes_hpc.config.describe import expected, item_schema, listed, settings
-from holmes_hpc.config.schema import Root
-
-GROUPS = ("cluster", "model", "parallel", "data", "train", "optimizer", "launch")
+from holmes_hpc.config.describe import listed
+from holmes_hpc.config.listing import GROUPS, Listed, listed_settings, shown
 
 
 def help_text(verb: str, summary: str, base: Path) -> str:
@@ -25,8 +21,8 @@ def help_text(verb: str, summary: str, base: Path) -> str:
     ]
     for group in GROUPS:
         names = folders.options(group, base) + folders.options(group, folders.user_folder())
-        shown = f"+{group}=" if group == "cluster" else f"{group}="
-        lines.append(f"  {shown:<12} {listed(names)}")
+        prefix = f"+{group}=" if group == "cluster" else f"{group}="
+        lines.append(f"  {prefix:<12} {listed(names)}")
     lines += [
         f"  your own files: {folders.user_folder()}/cluster/NAME.yaml, or hydra.searchpath=[FOLDER]",
         "",
@@ -35,21 +31,13 @@ def help_text(verb: str, summary: str, base: Path) -> str:
         "  --cfg job    print the composed configuration and do nothing else",
         "  --hydra-help Hydra's own options",
         "",
-        "keys:",
+        "keys (`holmes settings WORD` shows those that a word occurs in):",
     ]
-    return "\n".join(lines + _keys(Root, "")) + "\n"
+    return "\n".join([*lines, *(line for each in listed_settings(base) for line in key_lines(each))]) + "\n"
 
 
-def _keys(schema: Any, path: str) -> list[str]:
-    lines = []
-    for setting in settings(schema, path).values():
-        item = item_schema(setting.kind)
-        if dataclasses.is_dataclass(setting.kind):
-            lines += _keys(setting.kind, f"{setting.path}.")
-        elif item is not None:
-            lines += [f"  {setting.path}", f"      {setting.help}"]
-            lines += _keys(item, f"{setting.path}.{'LABEL' if setting.path.endswith('partitions') else 'N'}.")
-        else:
-            lines += [f"  {setting.path}", f"      {setting.help}; {expected(setting)}"]
-            lines += [f"        {word:<12} {told}" for word, told in setting.metadata.get("told", {}).items()]
-    return lines
+def key_lines(each: Listed) -> list[str]:
+    """Return the lines about one setting: its path, what it means and takes, its default, and its words' meanings."""
+    lines = [f"  {each.path}", f"      {each.setting.help}; {each.takes}; default {shown(each.default)}"]
+    lines += [f"        with {choice}: {shown(value)}" for choice, value in each.others.items()]
+    return lines + [f"        {word:<12} {told}" for word, told in each.setting.metadata.get("told", {}).items()]
