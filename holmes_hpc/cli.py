@@ -18,7 +18,8 @@ HYDRA_VERBS = {"train": "holmes_hpc.train", "plan": "holmes_hpc.plan", "doctor":
 PLAIN_VERBS = {"jobs": "holmes_hpc.jobs", "cancel": "holmes_hpc.cancel", "sweep": "holmes_hpc.sweep",
                "logs": "holmes_hpc.logs", "compare": "holmes_hpc.compare",
                "calibrate": "holmes_hpc.calibrate",
-               "tokenize": "holmes_hpc.tokenize",
+               "tokenize": "holmes_hpc.tokenize", "evaluate": "holmes_hpc.evaluate",
+               "sample": "holmes_hpc.sample",
                "site": "holmes_hpc.site", "settings": "holmes_hpc.settings"}
 """Verbs with arguments of their own, and their modules, each with a `main`."""
 
@@ -43,6 +44,8 @@ usage: holmes VERB [arguments]
   report RUN...                      one HTML page of runs: plan, figures, pictures, environment
   compare A B                        two plans (JSON files or run folders) side by side, and what differs
   tokenize OUT FILE...               text or conversations made into one token file
+  evaluate RUN|FOLDER [data=...]     loss and perplexity of a checkpoint or a published model
+  sample RUN|FOLDER TEXT             continue a text
   site NAME                          write a first cluster file from what Slurm tells
   settings [WORD...]                 every setting with its default, what it takes and what it means
 

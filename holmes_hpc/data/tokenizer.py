@@ -48,6 +48,10 @@ class Tokenizer(ABC):
         """Return `cut`, or where the special token begins that the text spells across that place."""
         return cut
 
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens, special ones left out."""
+
 
 class ByteTokenizer(Tokenizer):
     """One token for each byte."""
@@ -59,6 +63,10 @@ class ByteTokenizer(Tokenizer):
     def encode(self, text: bytes) -> NDArray[Any]:
         """Return the bytes."""
         return numpy.frombuffer(text, dtype=numpy.uint8)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of bytes; what is no UTF-8 is marked."""
+        return bytes(ids).decode("utf-8", errors="replace")
 
 
 class FileTokenizer(Tokenizer):

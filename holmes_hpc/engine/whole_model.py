@@ -1,0 +1,148 @@
+"""A model whole in one process, from the checkpoint of a run or the folder of a published model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holmes_hpc.architecture import Architecture, ParameterInfo
+from holmes_hpc.checkpoint.entries import Entry
+from holmes_hpc.checkpoint.index import Index, read_index
+from holmes_hpc.checkpoint.model import MODEL_PREFIX, check_model, resolved
+from holmes_hpc.checkpoint.naming import checkpoint_path, newest_first
+from holmes_hpc.checkpoint.reading import fill
+from holmes_hpc.config.compose import compose
+from holmes_hpc.errors import CheckpointError, ConfigurationError
+from holmes_hpc.foreign import read_yaml
+from holmes_hpc.model import StageModule, TensorShare, build_stage
+from holmes_hpc.model.pretrained import PretrainedWeights
+from holmes_hpc.paths import is_file, is_folder
+from holmes_hpc.runs import RunFolder
+from holmes_hpc.runs.find import find_run
+
+_ONE = ("+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=1")
+KEPT = "pretrained"
+"""Folder in a run's folder for the tokenizer of the model that it began from."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model is: the folder of a published one, or the checkpoint `index` at `path`, of a run at `folder`."""
+
+    folder: Path
+    path: Path | None = None
+    index: Index | None = None
+
+    @property
+    def words(self) -> str:
+        """Name it for people."""
+        return str(self.folder if self.path is None else self.path)
+
+    @property
+    def texts(self) -> Path | None:
+        """Return the folder with tokenizer and configuration of a published model; None where there is none."""
+        own = self.folder if self.path is None else self.folder / KEPT
+        return own if is_folder(own) else None
+
+
+def find_origin_of_model(text: str, base: Path, step: int | None = None) -> Origin:
+    """Return what `text` names: the folder of a published model, or a run as `find_run` finds it, below `base`.
+
+    `step` is that of a checkpoint; default: the newest. Raises ConfigurationError where there is none.
+    """
+    path = Path(text).expanduser()
+    if is_file(path / "config.json") and not is_file(path / "config.yaml"):
+        if step is not None:
+            raise ConfigurationError(f"--step {step}: {path} is a published model, which has no steps. Leave it out.")
+        return Origin(path.absolute())
+    run = find_run(text, base)
+    known = newest_first(run.checkpoints)
+    wanted = known[0] if step is None and known else checkpoint_path(run.checkpoints, step or 0)
+    if wanted not in known:
+        names = ", ".join(each.name for each in known) or "none (train.checkpoint_every is 0 by default)"
+        raise ConfigurationError(f"{run.path} has no {'checkpoint' if step is None else wanted.name}; its checkpoints: "
+                                 f"{names}.")
+    try:
+        return Origin(run.path, wanted, read_index(wanted))
+    except CheckpointError as error:
+        raise ConfigurationError(f"{wanted} cannot be used: {error}. Name another with --step.") from error
+
+
+def settings_of(origin: Origin, overrides: Sequence[str]) -> tuple[Any, Architecture]:
+    """Return the configuration that says the data, and the architecture of the model.
+
+    The data are the run's own, changed by `overrides`. Raises ConfigurationError as composing does.
+    """
+    if origin.index is None:
+        config = compose([*_ONE, f"model.from_pretrained={origin.folder}", *overrides])
+        return config, Architecture.from_config(config.model)
+    recorded = resolved(origin.index.extra.get("model", {}))
+    try:
+        architecture = Architecture(**recorded)
+    except TypeError as error:
+        raise ConfigurationError(f"{origin.words} is of a newer version of holmes_hpc: {error}.") from error
+    model = [f"model.vocab_size={architecture.vocab_size}", f"model.sequence_length={architecture.sequence_length}"]
+    own = [] if any(each.startswith("data=") for each in overrides) else _data_of(origin.folder)
+    texts = [f"data.tokenizer={origin.texts}"] if origin.texts is not None else []
+    config = compose([*_ONE, *model, *texts, *own, *overrides])
+    length = int(config.model.sequence_length)
+    return config, replace(architecture, sequence_length=length)
+
+
+def load_model(origin: Origin, architecture: Architecture) -> StageModule:
+    """Return the model with its weights, in float32 on the CPU. Raises ConfigurationError where they cannot be used."""
+    layers = architecture.num_layers
+    try:
+        if origin.path is None or origin.index is None:
+            with PretrainedWeights(origin.folder, architecture) as weights:
+                model = build_stage(architecture, 0, layers, first=True, last=True, seed=0, weights=weights)
+        else:
+            check_model(origin.index, architecture)
+            saved: Any = _SavedWeights(origin.path, origin.index)
+            model = build_stage(architecture, 0, layers, first=True, last=True, seed=0, weights=saved)
+    except CheckpointError as error:
+        raise ConfigurationError(f"{origin.words} cannot be used: {error}.") from error
+    return model.requires_grad_(False)
+
+
+class _SavedWeights:
+    """The weights of a checkpoint, given as those of a published model are: so nothing is drawn first."""
+
+    def __init__(self, path: Path, index: Index) -> None:
+        self._path, self._index = path, index
+
+    def part(self, info: ParameterInfo, share: TensorShare) -> torch.Tensor:
+        """Return a whole parameter."""
+        tensor = torch.empty(info.shape)
+        fill(self._path, self._index, [Entry(MODEL_PREFIX + info.name, info.shape, (0,) * tensor.ndim, info.shape,
+                                             tensor)])
+        return tensor
+
+
+def _data_of(folder: Path) -> list[str]:
+    """Return the data of a run as overrides."""
+    config = read_yaml(RunFolder.open(folder).config_path)
+    data = config.get("data") if isinstance(config, dict) else None
+    if not isinstance(data, dict):
+        return []
+    return [f"data.{name}={_written(value)}" for name, value in data.items() if name != "cache"]
+
+
+def _written(value: Any) -> str:
+    """Return a value as an override has it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{','.join(_written(each) for each in value)}]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{name}: {_written(each)}" for name, each in value.items() if each is not None) + "}"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{escaped}'"
+    return str(value)

@@ -1,0 +1,62 @@
+"""`holmes evaluate RUN|FOLDER [data=...]`: loss and perplexity of a checkpoint or of a published model, by source."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from holmes_hpc.config.folders import default_runs_folder
+from holmes_hpc.errors import ConfigurationError, DataError, HolmesError
+from holmes_hpc.program import report, run_program
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    parser = argparse.ArgumentParser(prog="holmes evaluate", description=(
+        "Loss and perplexity on validation samples, in one process, a line a source."))
+    parser.add_argument("model", metavar="RUN|FOLDER", help="a run (its folder, job id or name), or the folder of a "
+                                                            "published model")
+    parser.add_argument("overrides", metavar="data=...", nargs="*", help="settings of the data, as train takes them; "
+                                                                         "default: those of the run")
+    parser.add_argument("--step", type=int, help="step of the checkpoint; default: the newest")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--folder", type=Path, default=default_runs_folder(), help="where runs lie (%(default)s)")
+    arguments = parser.parse_args(argv)
+    try:
+        return _evaluate(arguments)
+    except DataError as error:  # what was named, not what a run met
+        return report("evaluate", ConfigurationError(str(error)))
+    except HolmesError as error:
+        return report("evaluate", error)
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    from holmes_hpc.data import open_dataset
+    from holmes_hpc.engine.evaluating import evaluate
+    from holmes_hpc.engine.whole_model import find_origin_of_model, load_model, settings_of
+
+    origin = find_origin_of_model(arguments.model, arguments.folder, arguments.step)
+    config, architecture = settings_of(origin, arguments.overrides)
+    dataset = open_dataset(config.data, architecture)
+    for remark in dataset.remarks(doubts=True):
+        sys.stderr.write(f"holmes evaluate: {remark}\n")
+    model = load_model(origin, architecture)
+    size = config.parallel.micro_batch_size or 1
+    found = list(evaluate(model, dataset, config.train.validation_samples, size))
+    if arguments.json:
+        sys.stdout.write(json.dumps({"model": origin.words, "sources": [
+            {"source": each.source, "loss": each.loss, "perplexity": each.perplexity, "tokens": each.counted,
+             "samples": each.samples} for each in found]}, indent=1) + "\n")
+        return 0
+    sys.stdout.write(f"{origin.words}, {architecture.parameter_count():,} parameters\n")
+    for each in found:
+        sys.stdout.write(f"{each.source}: loss {each.loss:.5f}, perplexity {each.perplexity:.3f}, {each.counted} "
+                         f"tokens of {each.samples} samples\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_program("evaluate", main))
