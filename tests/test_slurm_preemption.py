@@ -190,3 +190,20 @@ def test_where_a_site_sends_only_sigterm_at_preemption_that_is_enough(make_slurm
     slurm.run(f"scancel {urgent}")
     job.wait_for_result("completed")
     assert job.steps == list(range(1, len(job.steps) + 1))
+
+
+@pytest.mark.long
+def test_requeued_again_and_again_while_it_saves_a_run_loses_no_step(make_each_slurm: MakeSlurm) -> None:
+    slurm = make_each_slurm(ib_nodes=1, roce_nodes=1, **SLOW)
+    job = SubmittedJob(slurm, [*ENDLESS, "train.checkpoint_every=1"])
+    for restart in range(1, 4):
+        job.wait_for_steps(len(job.rows) + 3)
+        before = job.steps[-1]
+        slurm.run(f"scontrol requeue {job.id}")
+        job.wait(lambda count=restart: (job.read("job.json") or {}).get("restarts", 0) >= count, "a restart")
+        count = len(job.rows)
+        job.wait(lambda count=count: len(job.rows) > count, "a step")
+        assert job.steps[count] >= before + 1, "at most the step that was under way is done once more"
+    job.complete_after(2)
+    slurm.run(f"scontrol requeue {job.id}")
+    job.wait_for_result("completed")
