@@ -6,6 +6,8 @@ from collections import Counter
 from typing import Any
 
 Record = dict[str, Any]
+HERE = ("emulated", "local")
+"""What runs on one machine, whose CPUs stand for GPUs."""
 
 
 def layout(plan: Record) -> str:
@@ -67,7 +69,7 @@ def machine(emulated: bool | None, predicted_machine: str | None, compute: str |
         return "unknown"
     if emulated:
         return "wind tunnel" if compute == "timed" else "emulated"
-    return "local" if predicted_machine == "emulated" else "real"
+    return "local" if predicted_machine in HERE else "real"
 
 
 def status(config: Record, result: Record) -> str:
@@ -78,8 +80,8 @@ def status(config: Record, result: Record) -> str:
 
 def comparable(measured_on: str, predicted_machine: str | None) -> bool:
     """Tell whether a prediction is for the machine that measured, so that their ratio means something."""
-    if predicted_machine == "emulated":
-        return measured_on in ("emulated", "local")
+    if predicted_machine in HERE:
+        return measured_on in HERE
     return predicted_machine == "described" and measured_on in ("real", "wind tunnel")
 
 

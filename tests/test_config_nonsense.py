@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 from holmes_hpc import registry
 from holmes_hpc.config.compose import compose, compose_sweep
 from holmes_hpc.config.overrides import MOST_JOBS
+from holmes_hpc.config.schema import Model
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
 from holmes_hpc.planner import plan
 from tests.runs_for_tests import ROOT
@@ -117,7 +119,9 @@ def test_plugins_that_add_something_are_loaded_as_often_as_one_likes(tmp_path: P
     other = tmp_path / "other.py"
     other.write_text("from holmes_hpc import extend\n")  # adds only under some circumstances
     for _ in range(2):
-        compose([*MIXED, f"plugins=[{path}, {path}, {other}]", f"{IB}.nic=hdr200"])
+        config = compose([*MIXED, f"plugins=[{path}, {path}, {other}]", f"{IB}.nic=hdr200"])
+        assert list(config.plugins) == [str(path), str(path), str(other)]
+        assert registry.NICS["nonsense100"].bandwidth_gbps == 100
 
 
 BOMB = "name: ours\nx0: &x0 [a, a, a, a, a, a, a, a, a]\n" + "".join(
@@ -194,5 +198,11 @@ def test_a_refused_plan_names_what_was_set(overrides: list[str], named: list[str
 
 
 def test_the_shipped_files_are_far_from_the_limits() -> None:
-    for path in sorted((ROOT / "conf" / "model").glob("*.yaml")):
-        compose([*MIXED, f"model={path.stem}"])
+    models = sorted((ROOT / "conf" / "model").glob("*.yaml"))
+    assert len(models) > 5
+    for path in models:
+        model = compose([*MIXED, f"model={path.stem}"]).model
+        for name, value in model.items():
+            if isinstance(value, int) and not isinstance(value, bool):
+                limit = next(each for each in dataclasses.fields(Model) if each.name == name).metadata.get("maximum")
+                assert limit is None or 4 * value <= limit, f"{path.stem}: {name}={value} of at most {limit}"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import shlex
 
 import pytest
 from matplotlib import image
@@ -13,6 +14,7 @@ from analysis.throughput import main as throughput
 from analysis.timeline import draw_timelines
 from holmes_hpc import cli
 from holmes_hpc.architecture import Architecture
+from holmes_hpc.cluster import read_cluster
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.planner import plan
@@ -23,6 +25,7 @@ from holmes_hpc.planner.telling.explain import explain
 from holmes_hpc.planner.telling.render import limit_lines
 from holmes_hpc.planner.telling.restore import restore
 from holmes_hpc.planner.telling.retrace import retrace
+from holmes_hpc.planner.telling.typed import overrides_for
 from holmes_hpc.values import ActionKind, Plan
 from holmes_hpc.words import seconds_words
 from tests.run_folders import make_run, metric
@@ -204,6 +207,65 @@ def test_changes_name_what_is_open():
         "train.precision=bfloat16", "parallel.pipeline=4", "parallel.micro_batch_size=16")
 
 
+WORTH_CHANGING = [
+    [*TWO_STAGES, *SLOW], [MIXED, "parallel=megatron", *SLOW, "model.vocab_size=4096"],
+    [MIXED, *SLOW, "cluster.links=[{between:[ib,roce],shared_gbps:0.5}]"],
+    [MIXED, *SLOW, "cluster.links=[{between:[ib,roce],bandwidth_gbps:0.5,latency_us:3}]"],
+    [MIXED, *SLOW, "launch.mode=emulated"], [MIXED, *SLOW, "launch.mode=local"],
+    ["+cluster=uniform", "cluster.nic=eth10"], ["+cluster=uniform", "cluster.nic=eth1", "cluster.nics_per_node=256"],
+    [MIXED, "cluster.partitions.ib.nic=eth1", "cluster.partitions.roce.nic=eth10"],
+    ["+cluster=ib", "model=gpt_3_6b", "parallel.schedule=1f1b", "parallel.recompute=full"],
+    [MIXED, *SLOW, "parallel.overlap_grad_reduce=false", "parallel.micro_batch_size=4", "parallel.turns=false"],
+]
+
+
+def typed(change):
+    """Return the overrides that a change prints, as a shell would read them."""
+    words = change.words.rpartition(" (")[2].removesuffix(")")
+    return [] if words == "no setting alone says so" else shlex.split(words)
+
+
+def typed_instead(overrides, change):
+    keys = {key.split("=")[0] for key in typed(change)}
+    return [*(each for each in overrides if each.split("=")[0] not in keys), *typed(change)]
+
+
+@pytest.mark.parametrize("overrides", WORTH_CHANGING, ids=" ".join)
+def test_each_change_can_be_typed_as_it_is_printed(overrides):
+    """By a shell, whose quotes a message needs."""
+    config, chosen = made(*overrides)
+    found = explain(config, chosen).changes
+    assert found
+    for change in found:
+        if typed(change):
+            changed = compose(typed_instead(overrides, change))
+            assert changed != config, change
+            read_cluster(changed.cluster)
+
+
+def test_a_change_of_the_network_gives_what_it_says():
+    for overrides in ([*TWO_STAGES, *SLOW], [*TWO_STAGES, "cluster.partitions.ib.nic=eth1"]):
+        config, chosen = made(*overrides)
+        for change in explain(config, chosen).changes:
+            if not any(key.startswith("cluster.") for key in typed(change)):
+                continue
+            task, layout = restore(compose(typed_instead(overrides, change)), chosen)
+            faster = predict(task, layout, chosen.schedule)
+            assert faster.tokens_per_second / chosen.predicted.tokens_per_second - 1 == pytest.approx(change.gain)
+
+
+def test_what_no_setting_says_has_no_override():
+    before = read_cluster(compose([MIXED, *SLOW]).cluster)
+    after = dataclasses.replace(before, nodes=tuple(
+        dataclasses.replace(node, ethernet_gbps=1 / 3) for node in before.nodes))
+    assert overrides_for(before, after) is None, "no digits of ours say it"
+    assert overrides_for(before, before) is None
+    short = read_cluster(compose(["+cluster=uniform"]).cluster)
+    after = dataclasses.replace(short, nodes=tuple(
+        dataclasses.replace(node, ethernet_gbps=50.0) for node in short.nodes))
+    assert overrides_for(short, after) is None, "the short form knows no ethernet_gbps"
+
+
 def test_what_does_not_fit_into_memory_is_no_change():
     """Without recomputation, or with larger micro-batches, the steps are shorter; on a small GPU neither fits."""
     overrides = ["+cluster=uniform", "model=gpt_3_6b", "train.precision=bfloat16", "parallel.pipeline=4",
@@ -234,7 +296,8 @@ def test_plan_prints_it(capsys):
     assert cli.run(["plan", *TWO_STAGES, *SLOW]) == 0
     text = " ".join(capsys.readouterr().out.split())
     for words in ("limited by ", "busiest link: Ethernet of ib/0", "fullest memory: rank 0 on ib/0 (a100-80g)",
-                  "memory, GiB a rank", "what you could change", "a second Ethernet NIC per node (ethernet_gbps=2): +"):
+                  "memory, GiB a rank", "what you could change", "a second Ethernet NIC per node "
+                  "(cluster.partitions.ib.ethernet_gbps=2 cluster.partitions.roce.ethernet_gbps=2): +"):
         assert words in text, words
 
 

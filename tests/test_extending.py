@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy
@@ -308,6 +309,25 @@ def test_a_tracker_that_cannot_be_opened_harms_nobody(tmp_path: Path) -> None:
         trackers.add({"step": 1})
     assert [row["step"] for row in good.rows] == [1]
     assert len(said) == 1 and "the tracker bad: it cannot be opened: SystemExit: not logged in" in said[0]
+
+
+@pytest.mark.parametrize("returned", [None, 3, "loss.txt", object(), SimpleNamespace(add=[1], close=print), {}])
+def test_a_tracker_that_takes_no_rows_is_refused_when_it_is_opened(tmp_path: Path, returned: object) -> None:
+    """And not at each row, or with the first step alone."""
+    good, said = Kept(), list[str]()
+    with Trackers({"bad": lambda run: returned, "good": lambda run: good}, a_run(tmp_path), said.append) as trackers:
+        for step in (1, 2):
+            trackers.add({"step": step})
+    assert [row["step"] for row in good.rows] == [1, 2]
+    assert len(said) == 1 and said[0].startswith("WARNING: the tracker bad: it cannot be opened: TypeError: what it "
+                                                 f"returned, {type(returned).__name__}, has no add(row)")
+
+
+def test_a_tracker_need_not_close(tmp_path: Path) -> None:
+    rows, said = list[Any](), list[str]()
+    with Trackers({"bare": lambda run: SimpleNamespace(add=rows.append)}, a_run(tmp_path), said.append) as trackers:
+        trackers.add({"step": 1})
+    assert rows == [{"step": 1}] and not said
 
 
 def test_no_step_waits_for_a_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

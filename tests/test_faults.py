@@ -144,30 +144,33 @@ def test_stopped_ranks_end_the_run_and_are_named(tmp_path: Path, stopped: tuple[
     wait_for(lambda: nothing_left(run), 5, "all ranks gone")
 
 
-SLOW_DATA = """
+DATA_OF_RANK_1 = """
+import os
 import time
 from pathlib import Path
 import numpy
 from holmes_hpc import extend
 
-class Slow(numpy.ndarray):
+class Odd(numpy.ndarray):
     samples = 0
 
     def __getitem__(self, part):
         sample = None not in (part.start, part.stop) and part.stop - part.start == 33
         if sample and Path("/proc/self/comm").read_text().startswith("rank1 "):
-            Slow.samples += 1
-            time.sleep(0.03 if Slow.samples <= 1 + 14 * 2 else 60)
+            Odd.samples += 1
+            {does}
         return super().__getitem__(part)
 
-extend.add_source("slow", lambda settings: (numpy.arange(20000) % 251).view(Slow))
+extend.add_source("odd", lambda settings: (numpy.arange(20000) % 251).view(Odd))
 """
+"""A plug-in whose data does something on rank 1 as often as that reads a sample, of which it counts the `samples`."""
 
 
 def test_a_rank_slow_in_loading_is_a_straggler_and_one_that_stays_there_hangs(tmp_path: Path) -> None:
-    (tmp_path / "slow.py").write_text(SLOW_DATA)
-    done = start(tmp_path, "train", [*SMALL, "plugins=[slow.py]", "data.name=slow", "parallel.pipeline=2",
-                             "train.validation_samples=1"])
+    sleeps = "time.sleep(0.03 if Odd.samples <= 1 + 14 * 2 else 60)"
+    (tmp_path / "slow.py").write_text(DATA_OF_RANK_1.format(does=sleeps))
+    done = start(tmp_path, "train", [*SMALL, "plugins=[slow.py]", "data.name=odd", "parallel.pipeline=2",
+                                     "train.validation_samples=1"])
     assert done.status == 1 and "Traceback" not in done.stderr
     assert "rank 1 on node ib-1 is a straggler" in done.stderr
     assert done.rows[-1]["step"] == 14 and done.rows[-1]["stragglers"] == [1]

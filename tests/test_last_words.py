@@ -18,7 +18,7 @@ from holmes_hpc.runs import RunFolder
 from tests.forked import ForkedRank, run_ranks
 from tests.runs_for_tests import command, environment
 from tests.runs_for_tests import run as start
-from tests.test_faults import SMALL, Running
+from tests.test_faults import DATA_OF_RANK_1, SMALL, Running
 from tests.test_silence import ALONE, ended, parent_of
 
 
@@ -44,31 +44,11 @@ def test_a_run_folder_removed_under_its_run_is_said(tmp_path: Path) -> None:
     assert "Traceback" not in stderr and "result.json" not in stderr
 
 
-EXHAUSTING = """
-import os
-from pathlib import Path
-import numpy
-from holmes_hpc import extend
-
-class Greedy(numpy.ndarray):
-    samples = 0
-
-    def __getitem__(self, part):
-        sample = None not in (part.start, part.stop) and part.stop - part.start == 33
-        if sample and Path("/proc/self/comm").read_text().startswith("rank1 "):
-            Greedy.samples += 1
-            while Greedy.samples > 8:
-                os.open(os.devnull, os.O_RDONLY)
-        return super().__getitem__(part)
-
-extend.add_source("greedy", lambda settings: (numpy.arange(20000) % 251).view(Greedy))
-"""
-
-
 @pytest.mark.emulated
 def test_a_rank_without_descriptors_says_so_by_its_parent(tmp_path: Path) -> None:
-    (tmp_path / "greedy.py").write_text(EXHAUSTING)
-    done = start(tmp_path, "train", [*SMALL, "plugins=[greedy.py]", "data.name=greedy", "parallel.pipeline=2",
+    opens = "while Odd.samples > 8: os.open(os.devnull, os.O_RDONLY)"
+    (tmp_path / "greedy.py").write_text(DATA_OF_RANK_1.format(does=opens))
+    done = start(tmp_path, "train", [*SMALL, "plugins=[greedy.py]", "data.name=odd", "parallel.pipeline=2",
                                      "train.validation_samples=1"])
     error = done.result["error"]
     assert done.status == 1, error

@@ -87,6 +87,8 @@ class ClusterDescription:
     """GPU kinds whose speed finished runs corrected"""
     profiled: tuple[ProfiledUnit, ...] = ()
     """units of models that a probe timed on GPU kinds"""
+    is_short: bool = False
+    """whether its file has the short form, of one kind of node"""
 
     @cached_property
     def _first_ranks(self) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from holmes_hpc.errors import ConfigurationError, NetworkError
 
 DESCRIBED = "described"
 EMULATED = "emulated"
+LOCAL_MACHINE = "local"
 
 # One-way time of a small message: NCCL between GPUs of a node; gloo's TCP between processes of one machine,
 # whose cores also compute.
@@ -34,7 +35,7 @@ class LinkRate:
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine that a prediction is for; `label` is `described` or `emulated`.
+    """The machine that a prediction is for; `label` is `described`, `emulated` or `local`.
 
     `cores` is the number of CPU cores where CPUs compute: this machine's in an emulation, else each node's; None where
     they do not count. `shaped` is False where ranks of an emulated run are plain local processes, so that every
@@ -65,7 +66,7 @@ class Machine:
             return cls(EMULATED, cluster, _kinds(cluster))
         cpu = profile_gpu(calibrate_gpu(gpu("cpu"), cluster.calibrated), cluster.profiled)
         kinds = {node.gpu: cpu for node in cluster.nodes}
-        return cls(EMULATED, cluster, kinds, cores or host_cores(), shaped)
+        return cls(EMULATED if shaped else LOCAL_MACHINE, cluster, kinds, cores or host_cores(), shaped)
 
     @cached_property
     def oversubscription(self) -> float:
@@ -79,12 +80,17 @@ class Machine:
     @property
     def has_real_emulation(self) -> bool:
         """Whether this machine's own CPU computes and its own links carry the traffic."""
-        return self.label == EMULATED and self.cluster.compute != "timed"
+        return self.is_here and self.cluster.compute != "timed"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this machine, which emulates the cluster or runs all ranks as plain processes."""
+        return self.label in (EMULATED, LOCAL_MACHINE)
 
     @property
     def uses_gloo(self) -> bool:
         """Whether ranks sum by gloo, as on CPUs and in every emulated run, and not by NCCL."""
-        return self.label == EMULATED or all(kind.name == "cpu" for kind in self.gpus.values())
+        return self.is_here or all(kind.name == "cpu" for kind in self.gpus.values())
 
     def gpu(self, node: Node) -> Gpu:
         """Return the kind of GPU that computes for the ranks of a node."""
@@ -173,7 +179,7 @@ class Machine:
 
     def _measured(self, network: str, end_a: str, end_b: str) -> MeasuredLink | None:
         """Return what a probe found; an emulation has rates of its own."""
-        return None if self.label == EMULATED else find_link(self.cluster.measured, network, end_a, end_b)
+        return None if self.is_here else find_link(self.cluster.measured, network, end_a, end_b)
 
     def _fabric_gbps(self, node: Node) -> float:
         """Return what a node's fast NICs have inside its fabric, all together."""

@@ -49,7 +49,8 @@ def read_cluster(config: Any) -> ClusterDescription:
         name=_name(config), nodes=nodes, links=_links(config.links, {node.fabric for node in nodes}),
         rates=_rates(config.emulate.rates), compute=str(config.emulate.compute),
         scale=float(config.emulate.scale), order=str(config.order), measured=read_measured(config.measured),
-        calibrated=read_calibrated(config.calibrated), profiled=read_profiled(config.profiled))
+        calibrated=read_calibrated(config.calibrated), profiled=read_profiled(config.profiled),
+        is_short=not config.partitions)
     _check_measured(cluster, config.measured)
     return cluster
 

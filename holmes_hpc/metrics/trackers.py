@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from holmes_hpc.runs.files import finite
 from holmes_hpc.values.trackers import OpenTracker, TrackedRun, Tracker
@@ -107,20 +107,27 @@ class _Lane:
     def _work(self) -> None:
         tracker: Tracker | None = None
         try:
-            tracker = self._opens(self._run)
+            tracker = _checked(self._opens(self._run))
         except BaseException as error:  # whatever a plug-in raises ends this thread alone
             self.trouble(f"it cannot be opened: {_told(error)}")
         for row in iter(self._rows.get, _END):
             if tracker is not None:
                 self._try(lambda tracker=tracker, row=row: tracker.add(row))  # type: ignore[misc]
         if tracker is not None:
-            self._try(lambda: tracker.close())  # noqa: PLW0108 - a plug-in may have none
+            self._try(getattr(tracker, "close", lambda: None))
 
     def _try(self, call: Callable[[], None]) -> None:
         try:
             call()
         except BaseException as error:  # as above
             self.trouble(_told(error))
+
+
+def _checked(tracker: Any) -> Tracker:
+    """Return what a plug-in opened. Raises TypeError where it takes no rows."""
+    if not callable(getattr(tracker, "add", None)):
+        raise TypeError(f"what it returned, {type(tracker).__name__}, has no add(row)")
+    return cast(Tracker, tracker)
 
 
 def _told(error: BaseException) -> str:

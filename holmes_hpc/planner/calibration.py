@@ -71,7 +71,7 @@ def read_run(path: Path) -> FinishedRun:
         timed = str(config.cluster.emulate.compute) == "timed"
     except (ValueError, AttributeError, OmegaConfBaseException) as error:
         raise _unread(folder, error) from error
-    emulated = plan.predicted.machine == "emulated"
+    emulated = plan.predicted.is_here
     if (read_result(folder) or {}).get("emulated") and timed:
         raise ConfigurationError(f"{folder.path}: its compute was timed by the cost model itself, so it tells nothing; "
                                  "name a run on GPUs, or one with cluster.emulate.compute=real")
@@ -158,7 +158,7 @@ def _calibrated(gpu: str, precision: str, found: Sequence[Comparison]) -> Calibr
 
 def step_with(run: FinishedRun, calibrated: Sequence[CalibratedGpu]) -> float:
     """Return a run's step as predicted with these calibrations."""
-    return simulated(run.config, run.plan, emulated=run.plan.predicted.machine == "emulated",
+    return simulated(run.config, run.plan, emulated=run.plan.predicted.is_here,
                      calibrated=calibrated)[2]
 
 

@@ -97,11 +97,12 @@ def _notes(whole: Task, best: Candidate, sent: Sequence[Load]) -> tuple[str, ...
     """Return what a reader should know beside the figures."""
     notes = []
     layout, task = best.layout, best.task
-    if task.machine.label == "emulated":
-        notes.append("predicted for this machine, which emulates the cluster")
+    if task.machine.is_here:
+        notes.append("predicted for this machine, which "
+                     + ("emulates the cluster" if task.machine.shaped else "runs all ranks as plain processes"))
     if any(kind.name == "cpu" for kind in task.machine.gpus.values()):
         notes.append(speed_words())
-    if task.machine.label != "emulated" and task.settings.precision == "float32" and any(
+    if not task.machine.is_here and task.settings.precision == "float32" and any(
             task.machine.gpu(node).peak_tflops.get("float16") for node in task.cluster.nodes):
         notes.append("priced in float32; train.precision=bfloat16 (float16 on GPUs without it) is several times faster")
     across = [layout.groups[i] for reduction in layout.reductions for i in reduction.groups
@@ -131,7 +132,7 @@ def _unused(task: Task) -> list[str]:
     """Return what of the files of measured links and calibrated GPUs says nothing of this cluster and precision."""
     cluster, precision, notes = task.cluster, task.settings.precision, []
     other = [link for link in cluster.measured if not cluster.has_link(link)]
-    if other and task.machine.label != "emulated":
+    if other and not task.machine.is_here:
         notes.append(f"cluster.measured: not used, since the cluster has no such link: {links_in_words(other)}; its "
                      f"fabrics are {', '.join(cluster.fabrics)}")
     kinds = task.machine.gpus.values()

@@ -137,7 +137,7 @@ class NetworkBytes:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the cost model expects of a plan. `machine` is `described` or `emulated`.
+    """What the cost model expects of a plan. `machine` is `described`, `emulated` or `local`.
 
     `idle_fraction` is the share of the step that ranks, on average, do not compute, whatever they wait for; the
     measured `bubble_fraction` is the part of it in which they wait for other stages. `bytes_by_network` is known of
@@ -155,6 +155,11 @@ class Prediction:
     bytes_by_network: tuple[NetworkBytes, ...] = ()
     error_percent: float | None = None
     error_basis: str = ""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is for the machine that planned, with its CPUs for GPUs."""
+        return self.machine in ("emulated", "local")
 
 
 @dataclass(frozen=True)

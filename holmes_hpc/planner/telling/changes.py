@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.planner.cost.rank_memory import USABLE_FRACTION
 from holmes_hpc.planner.layout.groups import GroupRules, find_groups
 from holmes_hpc.planner.layout.layout import Layout
@@ -18,6 +19,7 @@ from holmes_hpc.planner.search.schedules import candidate_schedules
 from holmes_hpc.planner.simulation.predict import predict
 from holmes_hpc.planner.task import Task
 from holmes_hpc.planner.telling.slow_links import faster_ethernet, on_cluster
+from holmes_hpc.planner.telling.typed import overrides_for
 from holmes_hpc.schedule.turns import turn_ranks
 from holmes_hpc.values import Group, Pipeline, Plan, Prediction, ScheduleChoice, Synchronization
 from holmes_hpc.values.capabilities import ENGINE
@@ -130,10 +132,12 @@ def _faster_ethernet(task: Task, layout: Layout, choice: ScheduleChoice) -> Iter
                            on_cluster(task, faster), layout, choice)
         return
     faster = faster_ethernet(cluster, 2)
-    rates = sorted({f"{node.ethernet_gbps:g}" for node in faster.nodes}, key=float)
-    words = ("twice the bandwidth between fabrics (cluster.links)" if faster.links else
-             f"a second Ethernet NIC per node (ethernet_gbps={'/'.join(rates)})")
-    yield _Variant(words, on_cluster(task, faster), layout, choice)
+    # Nodes whose fast NIC is Ethernet have no more Ethernet than that gives.
+    nodes = tuple(dataclasses.replace(node, nics=2 * node.nics) if node.network == _ETHERNET else node
+                  for node in faster.nodes)
+    faster = dataclasses.replace(faster, nodes=nodes)
+    words = "twice the bandwidth between fabrics" if faster.links else "a second Ethernet NIC per node"
+    yield _Variant(_with_overrides(words, cluster, faster), on_cluster(task, faster), layout, choice)
 
 
 def _more_nics(task: Task, layout: Layout, choice: ScheduleChoice, used: set[str]) -> Iterator[_Variant]:
@@ -146,8 +150,14 @@ def _more_nics(task: Task, layout: Layout, choice: ScheduleChoice, used: set[str
         nodes = tuple(dataclasses.replace(node, nics=2 * node.nics, ethernet_gbps=node.ethernet_gbps
                                           * (2 if node.network == _ETHERNET else 1))
                       if node.fabric == fabric else node for node in task.cluster.nodes)
-        words = f"twice the {members[0].nic} NICs on the nodes of {fabric} (nics_per_node={2 * members[0].nics})"
-        yield _Variant(words, on_cluster(task, dataclasses.replace(task.cluster, nodes=nodes)), layout, choice)
+        more = dataclasses.replace(task.cluster, nodes=nodes)
+        words = f"twice the {members[0].nic} NICs on the nodes of {fabric}"
+        yield _Variant(_with_overrides(words, task.cluster, more), on_cluster(task, more), layout, choice)
+
+
+def _with_overrides(words: str, before: ClusterDescription, after: ClusterDescription) -> str:
+    overrides = overrides_for(before, after)
+    return f"{words} ({overrides})" if overrides else f"{words} (no setting alone says so)"
 
 
 def _untied(task: Task, layout: Layout, choice: ScheduleChoice, strategy: str) -> Iterator[_Variant]:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holmes_hpc.planner.error_band import LAYOUT_PERCENT
+from holmes_hpc.planner.telling.describe import machine_words
 from holmes_hpc.quoting import for_table
 from holmes_hpc.values import Pipeline, Plan
 from holmes_hpc.words import counted, numbers, shorten
@@ -180,7 +181,7 @@ def _figure(label: str, first: float | None, second: float | None, words: Callab
 
 
 def _machine(plan: Plan) -> str:
-    return "this cluster emulated" if plan.predicted.machine == "emulated" else "the cluster as described"
+    return machine_words(plan)
 
 
 def _error(plan: Plan) -> str:

@@ -17,6 +17,8 @@ from holmes_hpc.quoting import for_table, for_terminal
 from holmes_hpc.values import Plan, Prediction
 from holmes_hpc.words import counted, numbers, seconds_words, shorten
 
+_MACHINES = {"emulated": "this machine, emulating the cluster", "local": "this machine, all ranks as plain processes",
+             "described": "the cluster as described"}
 
 def render(plan: Plan, cluster: ClusterDescription, limits: Sequence[RenderableType] = ()) -> RenderableType:
     """Return the plan as tables: fabrics, pipelines, what limits it, groups, rejected alternatives."""
@@ -42,7 +44,7 @@ def _place_names(plan: Plan) -> list[str]:
 
 def _headline(plan: Plan) -> Text:
     predicted = plan.predicted
-    machine = "this machine, emulating the cluster" if predicted.machine == "emulated" else "the cluster as described"
+    machine = machine_words(plan)
     extra = f" +{plan.schedule.warmup_extra} warm-up" if plan.schedule.warmup_extra else ""
     text = Text()
     text.append(f"{plan.strategy}", style="bold")
@@ -63,6 +65,11 @@ def _headline(plan: Plan) -> Text:
 def error_words(predicted: Prediction) -> str:
     """Return how far the predicted seconds may be off: ` ± 9 % (fitted)`; nothing for plans that do not say."""
     return "" if predicted.error_percent is None else f" ± {predicted.error_percent:g} % ({predicted.error_basis})"
+
+
+def machine_words(plan: Plan) -> str:
+    """Return what a plan's prediction is for."""
+    return _MACHINES.get(plan.predicted.machine, _MACHINES["described"])
 
 
 def in_a_line(plan: Plan) -> str:
