@@ -26,6 +26,7 @@ INDEX_NAME = "checkpoint.json"
 FORMAT = "holmes_hpc checkpoint"
 FORMAT_VERSION = 1
 _NAME = re.compile(r"step-([0-9]+)")
+_MOST_DIMS = 8
 
 
 @dataclass(frozen=True)
@@ -144,12 +145,22 @@ def unpack_shards(rows: list[list[Any]]) -> tuple[Shard, ...]:
     try:
         shards = tuple(Shard(key, tuple(shape), tuple(offsets), tuple(sizes), *rest)
                        for key, shape, offsets, sizes, *rest in rows)
+        if not all(map(_is_shard, shards)):
+            raise ValueError
     except (TypeError, ValueError):
         raise CheckpointError("it is foreign: its index lists something else than shards") from None
     for shard in shards:
         if not shard.rectangle.fits(shard.shape) or "/" in shard.file:
             raise CheckpointError(f"it is foreign: {shard.key} cannot lie at {shard.offsets} in {shard.file}")
     return shards
+
+
+def _is_shard(shard: Shard) -> bool:
+    """Say whether the fields of a shard have their types: an index may be forged together with its checksum."""
+    texts = (shard.key, shard.dtype, shard.file, shard.sha256)
+    numbers = (*shard.shape, *shard.offsets, *shard.sizes, shard.begin, shard.length, shard.checksum)
+    return (all(isinstance(text, str) for text in texts) and all(whole_number(each) is not None for each in numbers)
+            and len(shard.shape) <= _MOST_DIMS)
 
 
 def read_index(path: Path) -> Index:
@@ -169,8 +180,12 @@ def read_index(path: Path) -> Index:
                       dict(content["extra"]), unpack_covers(content.get("covers", {})), manifest)
     except (KeyError, TypeError, ValueError):
         raise CheckpointError(f"it is foreign: {INDEX_NAME} lacks what an index holds") from None
-    if any("/" in name for name in index.files) or index.covers.keys() - index.files.keys():
+    if any("/" in name or whole_number(size) is None for name, size in index.files.items()) or (
+            index.covers.keys() - index.files.keys()):
         raise CheckpointError(f"it is foreign: {INDEX_NAME} lists files that are not beside it")
+    outside = next((shard for shard in index.shards if shard.begin + shard.length > index.files.get(shard.file, -1)), None)
+    if outside is not None:
+        raise CheckpointError(f"it is foreign: {outside.key} lies outside of its files, in {outside.file}")
     for name, size in index.files.items():
         try:
             status = os.lstat(path / name)

@@ -9,6 +9,7 @@ from typing import Any
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.checkpoint.index import Index
 from holmes_hpc.errors import CheckpointError
+from holmes_hpc.foreign import number
 
 MODEL_PREFIX = "model/"
 
@@ -31,7 +32,7 @@ def resolved(recorded: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_model(index: Index, architecture: Architecture) -> None:
     """Raise CheckpointError unless the checkpoint is of this model: names, global shapes, and what they mean."""
-    recorded = resolved(index.extra.get("model", {}))
+    recorded = resolved(_mapping(index.extra.get("model", {}), "model"))
     unknown = sorted(recorded.keys() - {field.name for field in fields(Architecture)})
     if unknown:
         raise CheckpointError(f"it is of a newer version of holmes_hpc: this one knows no model.{unknown[0]}")
@@ -46,9 +47,27 @@ def check_model(index: Index, architecture: Architecture) -> None:
 
 def check_optimizer(index: Index, name: str) -> None:
     """Raise CheckpointError where the checkpoint holds the state of another optimizer than `optimizer.name`."""
-    state = index.extra.get("parts", {}).get("optimizer")
+    state = states_of(index).get("optimizer")
     if state is not None:
         check_optimizer_state(state, name)
+
+
+def states_of(index: Index) -> dict[str, dict[str, Any]]:
+    """Return what a checkpoint has beside tensors, by the part of the training. Raises CheckpointError for nonsense."""
+    parts = _mapping(index.extra.get("parts", {}), "parts")
+    states = {name: _mapping(state, f"parts.{name}") for name, state in parts.items()}
+    for name, state in states.items():
+        for key, value in _mapping(state.get("numbers", {}), f"parts.{name}.numbers").items():
+            found = number(value)
+            if found is None or found < 0:
+                raise CheckpointError(f"it is foreign: its index says {key}={str(value)[:40]!r} of the {name}")
+    return states
+
+
+def _mapping(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise CheckpointError(f"it is foreign: {name} in its index is {str(value)[:40]!r}")
+    return value
 
 
 def check_optimizer_state(state: Mapping[str, Any], name: str) -> None:

@@ -13,7 +13,7 @@ from holmes_hpc import __version__
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.checkpoint.entries import Entry
 from holmes_hpc.checkpoint.index import Index, read_index
-from holmes_hpc.checkpoint.model import check_model, model_description
+from holmes_hpc.checkpoint.model import check_model, model_description, states_of
 from holmes_hpc.checkpoint.naming import candidates, looking_again, newest_first, tidy
 from holmes_hpc.checkpoint.order import doubts, next_serial
 from holmes_hpc.checkpoint.reading import fill
@@ -130,7 +130,7 @@ class Checkpoints:
         check_model(index, self._saved.architecture)
         if self._communicator.rank == 0:
             index.check_texts(path)
-        states = dict(index.extra.get("parts", {}))
+        states = states_of(index)
         present = {name: part for name, part in self._saved.parts.items() if name in states}
         if not {"model", "optimizer"} <= set(present):
             raise CheckpointError("it is foreign: it holds no model and optimizer")
@@ -157,7 +157,8 @@ class Checkpoints:
     def _say_differences(self) -> None:
         if self._communicator.rank != 0:
             return
-        differences = list(_differences(self._before.get("settings", {}), self._settings()))
+        before = self._before.get("settings")
+        differences = list(_differences(before if isinstance(before, dict) else {}, self._settings()))
         if differences:
             self._say("since this checkpoint was made, settings have changed, so the run goes on otherwise than it "
                       f"would have: {', '.join(differences)}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from holmes_hpc.checkpoint.index import Index, read_index
 from holmes_hpc.checkpoint.naming import newest_first, tidy
 from holmes_hpc.errors import CheckpointError, HolmesError
-from holmes_hpc.foreign import ForeignError, read_yaml
+from holmes_hpc.foreign import ForeignError, number, read_yaml
 from holmes_hpc.launch.here.apart import NoAnswerError, apart
 from holmes_hpc.launch.here.resume import WORDS
 from holmes_hpc.quoting import for_shell
@@ -88,7 +88,9 @@ def how_to_go_on(folder: RunFolder) -> str:
         before = _resumed_from(folder)
         where = "anew at step 1" if before is None else f"once more after the checkpoint of train.resume={before}"
         return f"its folder holds no complete checkpoint, so a new start begins {where}"
-    if found.step >= found.extra.get("settings", {}).get("train.steps", float("inf")):
+    settings = found.extra.get("settings")
+    steps = number(settings.get("train.steps")) if isinstance(settings, dict) else None
+    if steps is not None and found.step >= steps:
         return f"its last step is done and saved: {folder.checkpoints / f'step-{found.step:06d}'}"
     return (f"its newest checkpoint is that of step {found.step}: go on after it with the same settings and "
             f"{for_shell(f'train.resume={folder.path.absolute()}')}")
