@@ -55,6 +55,14 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def read_end(path: Path, most_bytes: int) -> str:
+    """Return the last bytes of a regular file as text, however large it is. Raises OSError."""
+    with open_regular(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - most_bytes))
+        return file.read(most_bytes).decode(errors="replace")
+
+
 def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
     """Return the text of a file. Raises ForeignError as `read_bytes` does, and for text that is not UTF-8."""
     try:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
 from holmes_hpc.config.folders import default_runs_folder
 from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.foreign import open_regular
 from holmes_hpc.paths import is_there, unreadable
 from holmes_hpc.program import report, run_program
 from holmes_hpc.runs import RunFolder, read_result
 from holmes_hpc.runs.find import find_run
 
 LOOK_SECONDS = 0.5
+_PIECE_BYTES = 1 << 20
+_MOST_TAIL_BYTES = 64 << 20
 _MAIN_LOGS = ("batch.log", "srun.log", "rank-0.log")
 
 
@@ -58,41 +62,63 @@ def _show(arguments: argparse.Namespace, folder: RunFolder) -> int:
         time.sleep(LOOK_SECONDS)
 
 
-def _open(path: Path) -> IO[str]:
-    try:
-        return path.open(errors="replace")
-    except OSError as error:
-        raise unreadable(error) from None
-
-
 class _Printer:
-    """Prints what is new in several files, each part under the file's name when it is not the same as before."""
+    """Prints what is new in several files, each part under the file's name when it is not the same as before.
+
+    They are read in pieces, since a log may be larger than the memory.
+    """
 
     def __init__(self, paths: list[Path], lines: int | None) -> None:
         self._paths, self._lines = paths, lines
-        self._files: dict[Path, IO[str]] = {}
+        self._files: dict[Path, BinaryIO] = {}
+        self._decoders: dict[Path, codecs.IncrementalDecoder] = {}
         self._current: Path | None = None
 
     def print_new(self) -> bool:
         """Print what the files have got since the last call; return whether there was anything."""
         printed = False
         for path in self._paths:
-            first = path not in self._files
-            if first and not is_there(path):
-                continue
-            if first:
-                self._files[path] = _open(path)
-            text = self._files[path].read()
-            if first and self._lines is not None:
-                text = "".join(text.splitlines(keepends=True)[-self._lines:] if self._lines > 0 else [])
-            if not text:
-                continue
-            if path != self._current and len(self._paths) > 1:
-                sys.stdout.write(f"==> {path} <==\n")
-            self._current, printed = path, True
-            sys.stdout.write(text)
-            sys.stdout.flush()
+            if path not in self._files:
+                if not is_there(path):
+                    continue
+                self._open(path)
+            while piece := self._files[path].read(_PIECE_BYTES):
+                self._print(path, self._decoders[path].decode(piece))
+                printed = True
         return printed
+
+    def _open(self, path: Path) -> None:
+        try:
+            file = open_regular(path)
+        except OSError as error:
+            raise unreadable(error, path) from None
+        if self._lines is not None:
+            file.seek(_begin_of_last(file, self._lines))
+        self._files[path], self._decoders[path] = file, codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def _print(self, path: Path, text: str) -> None:
+        if path != self._current and len(self._paths) > 1:
+            sys.stdout.write(f"==> {path} <==\n")
+        self._current = path
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _begin_of_last(file: BinaryIO, lines: int) -> int:
+    """Return where the last `lines` lines of a file begin; of very long ones, what lies near the end."""
+    end = file.seek(0, os.SEEK_END)
+    begin, left = end, lines
+    while lines > 0 and begin > max(0, end - _MOST_TAIL_BYTES):
+        start = max(0, begin - _PIECE_BYTES)
+        file.seek(start)
+        piece = file.read(begin - start)
+        at = len(piece) - (1 if begin == end and piece.endswith(b"\n") else 0)
+        while (at := piece.rfind(b"\n", 0, at)) >= 0:
+            left -= 1
+            if not left:
+                return start + at + 1
+        begin = start
+    return begin
 
 
 if __name__ == "__main__":

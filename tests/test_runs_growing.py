@@ -79,3 +79,24 @@ def test_a_look_reads_no_more_than_was_added(tmp_path: Path) -> None:
 def _bytes_read() -> int:
     return int(next(line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith("rchar"))
                .split()[1])
+
+
+def test_a_look_is_bounded_and_lines_of_no_end_are_passed_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holmes_hpc.runs.growing.MOST_BYTES", 64)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f'{{"step": {step}}}\n' for step in range(30)))
+    rows, found = GrowingFile(path), []
+    while new := rows.new_records():
+        assert len(new) <= 6
+        found += new
+    assert [row["step"] for row in found] == list(range(30))
+    assert GrowingFile(path, skip=True).new_records() == []
+    append(path, "[" * 200 + '\n{"step": 30}\n')
+    assert [row for _ in range(6) for row in rows.new_records()] == [{"step": 30}]
+
+
+def test_a_file_of_a_terabyte_costs_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with path.open("wb") as file:
+        file.truncate(10**12)
+    assert GrowingFile(path).new_lines() == []

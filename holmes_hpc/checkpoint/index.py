@@ -183,7 +183,8 @@ def read_index(path: Path) -> Index:
     if any("/" in name or whole_number(size) is None for name, size in index.files.items()) or (
             index.covers.keys() - index.files.keys()):
         raise CheckpointError(f"it is foreign: {INDEX_NAME} lists files that are not beside it")
-    outside = next((shard for shard in index.shards if shard.begin + shard.length > index.files.get(shard.file, -1)), None)
+    outside = next((shard for shard in index.shards
+                    if shard.begin + shard.length > index.files.get(shard.file, -1)), None)
     if outside is not None:
         raise CheckpointError(f"it is foreign: {outside.key} lies outside of its files, in {outside.file}")
     for name, size in index.files.items():

@@ -17,6 +17,9 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from holmes_hpc.foreign import ForeignError, read_json
+
+_MOST_BYTES = 65536
 _RECIPE = 1
 """Part of the name: raise it when the measurement changes."""
 
@@ -47,9 +50,9 @@ def read_speed(names: tuple[str, ...]) -> dict[str, float] | None:
     if path is None:
         return None
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = read_json(path, _MOST_BYTES)
         values = {name: float(kept[name]) for name in names}
-    except (OSError, ValueError, TypeError, KeyError):
+    except (ForeignError, ValueError, OverflowError, TypeError, KeyError):
         return None
     return values if all(math.isfinite(value) and value > 0 for value in values.values()) else None
 

@@ -8,6 +8,9 @@ from typing import Any
 
 from holmes_hpc.foreign import parse_object
 
+MOST_BYTES = 64 << 20
+"""What one look reads at most; the next one goes on there."""
+
 
 class GrowingFile:
     """A file that others append whole lines to; each line is read once.
@@ -18,8 +21,8 @@ class GrowingFile:
     def __init__(self, path: Path, *, skip: bool = False) -> None:
         """With `skip` begin behind what is there now."""
         self._path, self._offset, self._inode = path, 0, 0
-        if skip:
-            self.new_lines()
+        while skip and self.new_lines():
+            pass
 
     def new_lines(self) -> list[bytes]:
         """Return the lines that were added, without their ends; [] where the file is missing or cannot be read."""
@@ -41,7 +44,12 @@ class GrowingFile:
         status = os.fstat(descriptor)
         if status.st_ino != self._inode or status.st_size < self._offset:
             self._offset, self._inode = 0, status.st_ino
-        return os.pread(descriptor, status.st_size - self._offset, self._offset) if status.st_size else b""
+        count = min(status.st_size - self._offset, MOST_BYTES)
+        added = os.pread(descriptor, count, self._offset) if status.st_size else b""
+        if len(added) == MOST_BYTES and b"\n" not in added:
+            self._offset += MOST_BYTES  # no line of ours is so long
+            return b""
+        return added
 
     def new_records(self) -> list[dict[str, Any]]:
         """Return the JSON objects among the lines that were added; others, as a killed writer leaves, are left out."""

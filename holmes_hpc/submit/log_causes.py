@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 
+from holmes_hpc.foreign import read_end
 from holmes_hpc.runs import RunFolder
 
 BATCH_LOG = "logs/batch.log"
 LOG_LINES = 15
+_LONGEST_LINE = 2000
+_MOST_BYTES = 1 << 20
+"""Of a log its end is read: ranks may have written more than there is memory."""
 END_OF_START = "holmes_hpc: srun ended with"
 """How the batch script's last line of a start begins; the log of a requeued job holds those before too."""
 NOT_SEEN = ("node {node} does not see the run folder {folder}: choose a place on a file system that all nodes share by "
@@ -15,8 +19,9 @@ NOT_SEEN = ("node {node} does not see the run folder {folder}: choose a place on
 
 _PYTHON = "a Python with holmes_hpc that all nodes see, such as a virtual environment on a shared file system"
 
-_MEMORY = re.compile(r"Detected [0-9]+ oom[-_]kill event[^.]*|exceeded memory limit \([^)]*\)"
-                     r"|Exceeded (?:job|step) memory limit|\S+: tasks? [0-9,-]+: Out Of Memory", re.IGNORECASE)
+_MEMORY = re.compile(r"Detected [0-9]+ oom[-_]kill event[^.\n]{0,200}|exceeded memory limit \([^)\n]{0,200}\)"
+                     r"|Exceeded (?:job|step) memory limit|(?<!\S)\S{1,200}: tasks? [0-9,-]+: Out Of Memory",
+                     re.IGNORECASE)
 """What Slurm says where it, or the kernel for it, ended processes that used more memory than their job has."""
 MORE_MEMORY = ("ask for more by +launch.sbatch.mem=64G, or by cluster.partitions.<label>.sbatch.mem, or lower "
                "parallel.micro_batch_size")
@@ -61,7 +66,7 @@ def cause_in_log(text: str) -> str | None:
 def newest_text(folder: RunFolder, log: str = BATCH_LOG) -> str:
     """Return what a log of a run folder holds of its newest start; nothing where there is none."""
     try:
-        text = (folder.path / log).read_text(errors="replace")
+        text = _shortened(read_end(folder.path / log, _MOST_BYTES))
     except OSError:
         return ""
     return text.rpartition(END_OF_START)[2]
@@ -71,7 +76,12 @@ def log_tail(folder: RunFolder, log: str = BATCH_LOG) -> str:
     """Return the last lines of a log of a run folder, to be put behind a message."""
     path = folder.path / log
     try:
-        shown = path.read_text(errors="replace").splitlines()[-LOG_LINES:]
+        shown = _shortened(read_end(path, _MOST_BYTES)).splitlines()[-LOG_LINES:]
     except OSError:
         return f"; see {folder.logs}"
     return f"; {path} ends with:\n" + "\n".join(shown)
+
+
+def _shortened(text: str) -> str:
+    """Return a text whose long lines are cut: patterns would take hours for a megabyte without a blank."""
+    return "\n".join(line[:_LONGEST_LINE] for line in text.splitlines())

@@ -1,0 +1,66 @@
+"""Logs are shown in pieces, and their ends are found, however large they are and whatever lies in their place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holmes_hpc import logs
+from holmes_hpc.runs import RunFolder
+from holmes_hpc.submit.log_causes import LOG_LINES, cause_in_log, log_tail, newest_text
+
+HUGE_BYTES = 10**11
+"""A hundred gigabytes, of which the disk holds nothing but the end."""
+
+
+@pytest.fixture(name="run")
+def made_run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path, "mixed", {"config.yaml": "{}"})
+
+
+def huge(path: Path, end: bytes) -> None:
+    with path.open("wb") as file:
+        file.seek(HUGE_BYTES)
+        file.write(end)
+
+
+def shown(run: RunFolder, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert logs.main([str(run.path), *arguments]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 7, 1 << 20])
+@pytest.mark.parametrize("text", ["", "a", "a\n", "\n\n\n", "erste\nzwei\u00e4\u20ac\n\U0001f600 drei\nvier",
+                                  "erste\n\nzwei\n"])
+def test_the_last_lines_are_those_of_the_whole(run: RunFolder, capsys: pytest.CaptureFixture[str], text: str,
+                                               piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_PIECE_BYTES", piece)
+    run.log_path(0).write_text(text)
+    assert shown(run, capsys) == text
+    for lines in range(5):
+        expected = text.splitlines(keepends=True)[-lines:] if lines else []
+        assert shown(run, capsys, "--lines", str(lines)) == "".join(expected), lines
+
+
+def test_a_log_larger_than_memory_is_shown_from_its_end(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    huge(run.log_path(0), b"\nlast but one\nlast\n")
+    assert shown(run, capsys, "--lines", "2") == "last but one\nlast\n"
+
+
+def test_causes_are_found_at_the_end_of_a_log_larger_than_memory(run: RunFolder) -> None:
+    huge(run.logs / "batch.log", b"\nslurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n" + b"x" * 9000
+         + b"\n" + b"execve(): " * 5000 + b"\n" + b"exceeded memory limit (" * 500)
+    cause = cause_in_log(newest_text(run))
+    assert cause is not None and "it used more memory than its job has" in cause
+    tail = log_tail(run)
+    assert "oom_kill event" in tail and len(tail) < 10_000 and len(tail.splitlines()) <= LOG_LINES + 1
+
+
+def test_a_pipe_in_the_place_of_a_log_holds_nobody(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(run.log_path(0))
+    os.mkfifo(run.logs / "batch.log")
+    assert logs.main([str(run.path)]) == 2
+    assert "it is no regular file" in capsys.readouterr().err
+    assert newest_text(run) == "" and log_tail(run) == f"; see {run.logs}"
