@@ -13,31 +13,38 @@ from typing import Any
 from holmes_hpc.quoting import for_terminal
 
 HIDDEN = "***"
+_LONGEST_LINE = 8192
 
 _NAME = re.compile(
     r"TOKEN(?!S|IZ|_CACHE)|SECRET|PASS(WD|WORD|PHRASE|CODE)|CREDENTIAL|API_?KEY|ACCESS_?KEY|ACCOUNT_?KEY"
     r"|CONNECTION_?STRING"
-    r"|(^|[_.])(API|AUTH|AUTHORIZATION|BEARER|JWT|PAT|COOKIE|KEYS?|PASS|PWD|PW|SIG|SIGNATURE|DSN|WEBHOOK)([_.]|$)",
+    r"|(^|[_.])(API|AUTH|AUTHORIZATION|BEARER|JWT|PAT|COOKIE|(?<!QUERY_)KEYS?|PASS|PWD|PW|SIG|SIGNATURE|DSN|WEBHOOK)([_.]|$)",
     re.IGNORECASE,
 )
 _NAMED = (
-    re.compile(r"([\w.+~-]+)="),
+    re.compile(r"(?<![\w.+~-])([\w.+~-]++)="),
     re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]*)\s+(?!-)"),
     re.compile(r"""(?:^[ \t]*(?:-[ \t]+)?|[{,][ \t]*)["']?([\w.-]+)["']?:[ \t]+""", re.MULTILINE),
     re.compile(r"""["']([\w.-]+)["'][ \t]*:[ \t]*"""),
+    re.compile(r"(?<![\w-])(?:setenv|set[ \t]+-[A-Za-z]+|config(?:ure)?[ \t]+set)[ \t]+([\w.-]+)[ \t]+(?![-=])"),
 )
-"""Where a name stands before its value: NAME=, --name, name: of YAML, "name": of JSON."""
+"""Where a name stands before its value: NAME=, --name, name: of YAML, "name": of JSON, setenv NAME."""
 _WORD = (r"""(?:'[^'\n]*'|"(?:\\.|[^"\\\n])*"|\\.|,(?!\s|$|[\w.-]+=)|[\])}](?!\s|$|[\])},'"])"""
          r"""|[^\s,;&|'"\])}\\])+""")
 """A value as shells and Hydra write it: quoted parts and plain ones in a row, up to what ends a word."""
-_VALUE = re.compile(rf"""{_WORD}|['"][^\n]*""")
+_TOLD = r"(?:\$\([ \t]*(?:echo|printf)\b[^)\n]*\)?|`[ \t]*(?:echo|printf)\b[^`\n]*`?)"
+_VALUE = re.compile(rf"""{_TOLD}|{_WORD}|['"][^\n]*""")
 
 _PROGRAMS = (r"wandb|huggingface-cli|huggingface|hf|docker|podman|nerdctl|apptainer|singularity|ngc|comet|neptune|"
              r"mlflow|clearml|gh|glab|oras|helm|az|gcloud|aws|modal|dvc|npm|twine")
 _LOGIN = re.compile(rf"(\b(?:{_PROGRAMS})(?:[ \t]+(?:auth|registry|remote))?[ \t]+login)(?:[ \t]+{_WORD})+")
-_HEADER = re.compile(r"""(?i)(\b(?:authorization|x-api-key|api-key|cookie|[\w-]*-token)["']?:[ \t]*)[^'"\n]+""")
+_HEADER = re.compile(r"""(?i)((?<![\w-])[\w-]{0,80}?(?:authorization|api-key|cookie|-token)["']?:[ \t]*)[^'"\n]+""")
 _AFTER = re.compile(rf"(?i)(\bbearer[ \t]+|(?<![\w-])-u[ \t]+(?=\S+:)|--user[ \t]+(?=\S+:)|\bsshpass[ \t]+-p[ \t]*"
-                    rf"|\blogin[ \t]+\S+[ \t]+password[ \t]+){_WORD}")
+                    rf"|\blogin[ \t]+\S+[ \t]+password[ \t]+|\b(?:mysql|mariadb)\w*[ \t]+-p(?=\S)"
+                    rf"|\bapi[ _-]?key[ \t:]+(?=\S*[0-9])){_WORD}")
+_PIPED = re.compile(r"(\b(?:echo|printf)[ \t]+)[^\n|;&>]{1,400}+(?=\|[^\n;]{0,400}(?:\blogin\b|-stdin\b"
+                    r"|\bpasswd|\bsecret)|>{1,2}[ \t]*\S{0,200}?(?:netrc|token|secret|passw|credential))")
+"""What a shell tells a program that logs in by a pipe, or a file that holds such."""
 _FORMS = (
     re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z -]*-----|\Z)", re.DOTALL),
     re.compile(r"""(?<=://)[^/\s'"]+(?=@)"""),
@@ -45,8 +52,9 @@ _FORMS = (
                r"wandb_v1_|dop_v1_|AIza)[A-Za-z0-9_-]{12,}"),
     re.compile(r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b"),
     re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*)?"),
-    # A long word of letters and digits given to a variable, whatever its name: keys of trackers are such.
-    re.compile(r"""(?<=[A-Z0-9_]=)["']?(?=[A-Za-z_+=-]*[0-9])(?=[0-9_+=-]*[A-Za-z])[A-Za-z0-9_+=-]{24,}["']?(?![\w/.:])"""),
+    # A long word of letters and digits given to a variable, whatever its name, or to echo: keys of trackers are such.
+    re.compile(r"""(?:(?<=[A-Z0-9_]=)|(?<=\becho )|(?<=\bprintf ))["']?"""
+               r"""(?=[A-Za-z_+=-]{0,400}[0-9])(?=[0-9_+=-]{0,400}[A-Za-z])[A-Za-z0-9_+=-]{24,}+["']?(?![\w/.:])"""),
 )
 
 
@@ -57,13 +65,21 @@ def is_secret(name: str) -> bool:
 
 def redact(text: str) -> str:
     """Return a text with every secret in it hidden that is known by its name or form."""
+    text = "\n".join(map(_shortened, text.split("\n"))) if len(text) > _LONGEST_LINE else text
     for form in _FORMS:
         text = form.sub(HIDDEN, text)
-    for before in (_HEADER, _AFTER, _LOGIN):
+    for before in (_HEADER, _AFTER, _PIPED, _LOGIN):
         text = before.sub(lambda match: match[1] + ("" if match[1].endswith((" ", "\t", "p")) else " ") + HIDDEN, text)
     for named in _NAMED:
         text = _hide_values(text, named)
     return text
+
+
+def _shortened(line: str) -> str:
+    """Return a line whose end is left out where it is too long to be looked through in time."""
+    if len(line) <= _LONGEST_LINE:
+        return line
+    return f"{line[:_LONGEST_LINE]} ... ({len(line) - _LONGEST_LINE} characters left out)"
 
 
 def redact_value(value: Any) -> Any:

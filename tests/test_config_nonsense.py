@@ -102,6 +102,12 @@ def test_plugins_that_add_nothing_are_refused(entry: str, tmp_path: Path, monkey
     assert ("antigravity" in sys.modules) == before  # which opens a browser
 
 
+@pytest.mark.parametrize("entry", ["..", ".mine", "a..b", "a b", "mine.kinds.", ""])
+def test_plugins_that_are_no_names_of_modules_are_said_to_be_none(entry: str) -> None:
+    message = refused(lambda: compose([*MIXED, f"plugins=['{entry}']"]))
+    assert "no name of a module" in message and "importlib" not in message, message
+
+
 @pytest.fixture(name="registries")
 def restored_registries() -> Iterator[None]:
     """Take back what plug-ins of a test add."""

@@ -140,3 +140,11 @@ def test_folders_above_with_the_sticky_bit_are_fine(tmp_path: Path, caplog: pyte
     fill(saved)
     saved.parent.chmod(0o1777)
     assert exposed_words(saved, caplog) == ""
+
+
+@pytest.mark.parametrize("word", ["''", "'  '"])
+def test_an_empty_path_is_not_the_current_folder(saved: Path, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which may hold the checkpoints of another run."""
+    monkeypatch.chdir(saved)
+    with pytest.raises(ConfigurationError, match="train.resume is empty; set it to auto, never"):
+        resolve_resume(compose([*SMALL, f"train.resume={word}"]))

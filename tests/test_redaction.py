@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,17 @@ FORMS = {
     "private key": f"-----BEGIN OPENSSH PRIVATE KEY-----\n{MARK}\n{MARK}\n-----END OPENSSH PRIVATE KEY-----\necho done",
     "private key cut off": f"-----BEGIN PRIVATE KEY-----\n{MARK}",
     "netrc": f"echo machine api.wandb.ai login user password {MARK} > ~/.netrc",
+    "setenv": f"setenv HF_TOKEN {MARK}",
+    "set of fish": f"set -gx HF_TOKEN {MARK}",
+    "set by a program": f"aws configure set aws_secret_access_key {MARK}",
+    "piped to a login": f"echo {MARK} | docker login -u me --password-stdin",
+    "piped to a program": f"printf '%s' {MARK} | passwd --stdin me",
+    "written to a file of secrets": f"printf '{MARK}' > ~/.netrc",
+    "told by a substitution": f"export WANDB_API_KEY=$(echo {MARK})",
+    "told by backticks": f"export WANDB_API_KEY=`echo {MARK} {MARK}`",
+    "a key told to any name": f"export WANDB=$(echo {LONG})",
+    "password behind its option": f"mysql -p{MARK} db",
+    "in words": f"api key: {MARK}",
     "json": f'{{"hf_token": "{MARK}", "x": 1}}',
     "yaml": f"  password: {MARK}",
 }
@@ -73,11 +85,30 @@ def test_secrets_are_hidden_and_the_rest_is_left(form: str) -> None:
     "tokens=8192", "data.tokenizer=t.json", "data.special_tokens=text", "model.num_kv_heads=4", "on a login node",
     "ssh login node7", "train.resume=runs/mixed/20261201-010256-0kkm", "cache: runs/token_cache", "keys_per_group",
     "commit 0123456789abcdef0123456789abcdef01234567", "https://docs.wandb.ai/ref?x=1", "the key of a rank",
-    "Overrides are written key=value; a value",
+    "Overrides are written key=value; a value", "echo done | tee log", "echo starting > out.log", "set -e",
+    "set -o pipefail",
+    "export X=$(cat ~/.wandb-key)", "export TOKENIZERS_PARALLELISM=$(nproc)", "the api key of wandb", "mkdir -p runs/x",
+    "git config set user.name me",
     "export PATH=/a/b1:/c/d2:$PATH", "NCCL_IB_HCA=mlx5_0,mlx5_1", "step_seconds: 0.27",
 ])
 def test_what_is_no_secret_stays(text: str) -> None:
     assert redact(text) == text
+
+
+@pytest.mark.parametrize("part", ["a", "a-", "A=", "a: ", "eyJ", "://", "echo ", "a.b-c", "TOKEN=", "set -x ",
+                                  "--token ", "x-token: ", "-u a:", "wandb login ", "-----BEGIN PRIVATE KEY"])
+def test_texts_without_an_end_are_looked_through_in_time(part: str) -> None:
+    """An error may quote megabytes; a rank that looks through its own for minutes says nothing. CPU time is counted."""
+    began = time.process_time()
+    text = redact(part * 100_000 + f"\nexport HF_TOKEN={MARK}\n")
+    assert time.process_time() - began < 10
+    assert MARK not in text and len(text) < 20_000
+
+
+def test_the_end_of_a_line_that_is_too_long_is_left_out_and_lines_after_it_stay() -> None:
+    text = redact("x " * 10_000 + "\nan end")
+    assert text.startswith("x x ") and text.endswith("characters left out)\nan end")
+    assert redact("x " * 4000) == "x " * 4000
 
 
 def test_values_are_hidden_by_the_names_of_their_keys_and_of_the_option_before() -> None:

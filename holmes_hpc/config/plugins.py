@@ -40,6 +40,9 @@ def load_plugins(config: Any) -> None:
         else:
             if entry.partition(".")[0] in sys.stdlib_module_names:
                 raise ConfigurationError(f"{where}: this is a module of Python itself, which adds nothing. {_PLUGIN}")
+            if "" in entry.split(".") or any(map(str.isspace, entry)):
+                raise ConfigurationError(f"{where}: this is no name of a module. Name a module, such as mine.kinds, or "
+                                         "the path of its .py file.")
             _load(where, lambda entry=entry: importlib.import_module(entry))  # type: ignore[misc]
 
 

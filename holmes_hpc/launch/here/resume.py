@@ -29,6 +29,8 @@ def resolve_resume(config: Any) -> str:
     wanted = str(config.train.resume)
     if wanted in WORDS:
         return wanted
+    if not wanted.strip():
+        raise ConfigurationError("train.resume is empty; set it to auto, never, a run folder or a checkpoint.")
     path = Path(wanted).expanduser().absolute()
     try:
         found = candidates(path)
