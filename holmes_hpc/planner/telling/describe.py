@@ -20,6 +20,7 @@ from holmes_hpc.words import counted, numbers, seconds_words, shorten
 _MACHINES = {"emulated": "this machine, emulating the cluster", "local": "this machine, all ranks as plain processes",
              "described": "the cluster as described"}
 
+
 def render(plan: Plan, cluster: ClusterDescription, limits: Sequence[RenderableType] = ()) -> RenderableType:
     """Return the plan as tables: fabrics, pipelines, what limits it, groups, rejected alternatives."""
     parts: list[RenderableType] = [_headline(plan), _fabrics(plan, cluster), pipelines_table(plan), *limits,
