@@ -17,7 +17,7 @@ HYDRA_VERBS = {"train": "holmes_hpc.train", "plan": "holmes_hpc.plan", "doctor":
 
 PLAIN_VERBS = {"jobs": "holmes_hpc.jobs", "cancel": "holmes_hpc.cancel", "sweep": "holmes_hpc.sweep",
                "logs": "holmes_hpc.logs", "compare": "holmes_hpc.compare",
-               "calibrate": "holmes_hpc.calibrate",
+               "calibrate": "holmes_hpc.calibrate", "export": "holmes_hpc.export",
                "tokenize": "holmes_hpc.tokenize", "evaluate": "holmes_hpc.evaluate",
                "sample": "holmes_hpc.sample",
                "site": "holmes_hpc.site", "settings": "holmes_hpc.settings"}
@@ -42,6 +42,7 @@ usage: holmes VERB [arguments]
   logs RUN [--rank N] [--follow]     what a run's batch script and ranks wrote
   calibrate RUN...                   correct the planner's speed of GPUs by what runs measured
   report RUN...                      one HTML page of runs: plan, figures, pictures, environment
+  export RUN --to FOLDER             the trained model as a folder of Hugging Face
   compare A B                        two plans (JSON files or run folders) side by side, and what differs
   tokenize OUT FILE...               text or conversations made into one token file
   evaluate RUN|FOLDER [data=...]     loss and perplexity of a checkpoint or a published model

@@ -35,13 +35,13 @@ FLOORS = [
     {"program"},
     {"front"},
     {"train", "plan", "doctor", "jobs", "cancel", "sweep", "logs", "site", "probe", "compare", "calibrate",
-     "tokenize", "settings", "evaluate", "sample"},
+     "tokenize", "settings", "evaluate", "sample", "export"},
     {"cli"},
 ]
 TORCH_FROM = FLOORS.index({"metrics", "data", "model", "checkpoint"})
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 NO_TORCH_EITHER = {"front", "program", "train", "plan", "doctor", "jobs", "cancel", "sweep", "logs", "site", "probe",
-                   "compare", "calibrate", "tokenize", "settings", "evaluate", "sample", "cli"}
+                   "compare", "calibrate", "tokenize", "settings", "evaluate", "sample", "export", "cli"}
 """Commands, which reach torch through launch alone, once they run."""
 
 STANDARD_LIBRARY_ONLY = {"values"}

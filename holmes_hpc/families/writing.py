@@ -22,7 +22,7 @@ def configuration_of(model: Any, base: Mapping[str, Any], dtype: str) -> tuple[F
     """
     if model.family is not None:
         family = family_named(model.family)
-        made = _written(model, family, base, dtype)
+        made = _written(model, family, base if base.get("model_type") == family.model_type else {}, dtype)
         different = _differences(model, made)
         if different:
             raise NotKnownError(f"model.family={family.model_type} has no model like this: {different}")

@@ -1,0 +1,143 @@
+"""`holmes export RUN --to FOLDER`: the model of a checkpoint as a folder that Hugging Face's libraries load."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holmes_hpc.architecture import Architecture
+from holmes_hpc.config.folders import default_runs_folder
+from holmes_hpc.errors import CheckpointError, ConfigurationError, HolmesError
+from holmes_hpc.families import NotKnownError, configuration_of
+from holmes_hpc.families.folder import CONFIGURATION, TEXTS
+from holmes_hpc.foreign import ForeignError, read_json, read_yaml
+from holmes_hpc.program import report, run_program
+from holmes_hpc.runs.find import find_run
+
+KEPT = "pretrained"
+DTYPES = ("float32", "bfloat16", "float16")
+DEFAULT_SHARD_GIB = 5.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    parser = argparse.ArgumentParser(prog="holmes export", description=(
+        "Write the model of a run's checkpoint as a Hugging Face folder: config.json, the tokenizer where the run has "
+        "one, and weights as safetensors. Memory stays small, whatever the model's size."))
+    parser.add_argument("run", metavar="RUN", help="a run folder, a checkpoint, a job id, or a run's id or name")
+    parser.add_argument("--step", type=int, help="step of the checkpoint; default: the newest that can be used")
+    parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="the folder to write; it must be new")
+    parser.add_argument("--dtype", choices=DTYPES, help="type of the weights; default: as the model came, else float32")
+    parser.add_argument("--max-shard-gib", type=float, default=DEFAULT_SHARD_GIB, metavar="GIB",
+                        help="largest file of weights, 2^30 bytes (%(default)s)")
+    parser.add_argument("--folder", type=Path, default=default_runs_folder(), help="where runs lie (%(default)s)")
+    arguments = parser.parse_args(argv)
+    try:
+        return _export(arguments)
+    except HolmesError as error:
+        return report("export", error)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from holmes_hpc.checkpoint.exporting import Export, write_export
+
+    if not arguments.max_shard_gib > 0:
+        raise ConfigurationError(f"--max-shard-gib {arguments.max_shard_gib:g}: expected a number above 0.")
+    path, index = _checkpoint(arguments.run, arguments.step, arguments.folder)
+    architecture = _architecture(index)
+    kept = path.parent.parent / KEPT
+    base = _base(kept)
+    dtype = arguments.dtype or _type_of(base)
+    try:
+        family, configuration = configuration_of(architecture, base, dtype)
+    except NotKnownError as error:
+        raise ConfigurationError(f"{path}: {error}. Set model.family to one of them, or train a model that has one."
+                                 ) from error
+    texts = {name: kept / name for name in TEXTS if name != CONFIGURATION and (kept / name).is_file()}
+    texts = texts or _tokenizer_of(path.parent.parent)
+    folder = arguments.to.expanduser().absolute()
+    bytes_written = write_export(Export(path, index, architecture, family, configuration, texts, dtype,
+                                        int(arguments.max_shard_gib * 2**30)), folder, _say)
+    sys.stdout.write(f"{folder}: {family.model_type}, {architecture.parameter_count():,} parameters as {dtype}, "
+                     f"{bytes_written / 2**30:.2f} GiB, step {index.step} of {path.parent.parent}"
+                     f"{'' if texts else '; no tokenizer, since the run has none'}\n")
+    return 0
+
+
+def _checkpoint(run: str, step: int | None, base: Path) -> tuple[Path, Any]:
+    """Return the checkpoint that is meant, and its index. Raises ConfigurationError where none can be used."""
+    from holmes_hpc.checkpoint.index import read_index
+    from holmes_hpc.checkpoint.naming import candidates
+    from holmes_hpc.checkpoint.refusals import Refusals
+
+    path = Path(run)
+    found = candidates(path) if path.expanduser().is_dir() else []
+    found = found or candidates(find_run(run, base).path)
+    names = ", ".join(each.name for each in found)
+    if step is not None:
+        found = [each for each in found if each.name == f"step-{step:06d}"]
+        if not found:
+            raise ConfigurationError(f"--step {step}: {run} has no checkpoint of it; it has {names or 'none'}.")
+    if not found:
+        raise ConfigurationError(f"{run} has no checkpoint. Train with train.checkpoint_every=N, which saves after the "
+                                 "last step too.")
+    refused = Refusals()
+    for each in found:
+        try:
+            index = read_index(each)
+            index.check_texts(each)
+            return each, index
+        except CheckpointError as error:
+            refused.add(each.name, str(error))
+    raise ConfigurationError(f"{run}: no checkpoint there can be used. {refused}.")
+
+
+def _architecture(index: Any) -> Architecture:
+    from holmes_hpc.checkpoint.model import check_model, resolved
+
+    recorded = resolved(index.extra.get("model", {}))
+    try:
+        architecture = Architecture(**recorded)
+    except TypeError as error:
+        raise CheckpointError("it does not say which model it is of, or is of a newer version of holmes_hpc") from error
+    check_model(index, architecture)
+    return architecture
+
+
+def _base(kept: Path) -> Mapping[str, Any]:
+    """Return the configuration that the model came with; {} for a model of our own."""
+    if not (kept / CONFIGURATION).is_file():
+        return {}
+    found = read_json(kept / CONFIGURATION)
+    if not isinstance(found, dict):
+        raise ConfigurationError(f"{kept / CONFIGURATION} holds no object; copy it from the published model again.")
+    return found
+
+
+def _type_of(base: Mapping[str, Any]) -> str:
+    name = str(base.get("dtype") or base.get("torch_dtype") or DTYPES[0]).removeprefix("torch.")
+    return name if name in DTYPES else DTYPES[0]
+
+
+def _tokenizer_of(run: Path) -> dict[str, Path]:
+    """Return the tokenizer that the run's text was read with, where its file is still there."""
+    try:
+        config = read_yaml(run / "config.yaml")
+    except ForeignError:
+        return {}
+    data = config.get("data") if isinstance(config, dict) else None
+    name = data.get("tokenizer") if isinstance(data, dict) else None
+    path = Path(name).expanduser() if isinstance(name, str) else None
+    return {"tokenizer.json": path} if path is not None and path.is_file() and path.suffix == ".json" else {}
+
+
+def _say(done: int, of: int) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\rwrote {done / 2**30:.2f} of {of / 2**30:.2f} GiB" + ("\n" if done >= of else ""))
+
+
+if __name__ == "__main__":
+    sys.exit(run_program("export", main))
