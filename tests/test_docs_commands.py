@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import json
 import re
 import shlex
 import shutil
@@ -99,7 +100,7 @@ def test_a_printed_command_is_understood(page: str, command: str, reader: Path, 
 
 def _compose(verb: str, arguments: list[str], reader: Path) -> None:
     sweep = any(word in ("-m", "--multirun") for word in arguments)
-    overrides = [word for word in arguments if not word.startswith("-")]
+    overrides = [_with_model(word, reader) for word in arguments if not word.startswith("-")]
     for name in re.findall(r"\+cluster=([\w,-]+)", " ".join(overrides)):
         for each in set(name.split(",")) - _SHIPPED:
             path = reader / ".config" / "holmes_hpc" / "cluster" / f"{each}.yaml"
@@ -113,6 +114,16 @@ def _compose(verb: str, arguments: list[str], reader: Path) -> None:
         compose(overrides, cluster_required=named)
     else:  # a setting named alone, as in `holmes train parallel.pipeline=2`
         compose(["+cluster=mixed", *overrides])
+
+
+def _with_model(word: str, reader: Path) -> str:
+    """Return an override; a folder with a published model is one that is there."""
+    if not word.startswith("model.from_pretrained="):
+        return word
+    (reader / "config.json").write_text(json.dumps({
+        "model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 300,
+        "num_attention_heads": 2}))
+    return f"model.from_pretrained={reader}"
 
 
 class _UnderstoodError(Exception):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +181,15 @@ def test_plan_reads_the_configuration_alone(tmp_path: Path, published: dict[str,
     change(tmp_path, num_hidden_layers=7)
     assert architecture_of(tmp_path).num_layers == 7
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "gemma2"
+
+
+def test_plan_loads_no_torch_and_opens_no_weights(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({
+        "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+        "num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49152, "tie_word_embeddings": True}))
+    program = ("import sys; from holmes_hpc import cli; status = cli.run(sys.argv[1:]); "
+               "print(status, [name for name in ('torch', 'safetensors') if name in sys.modules], file=sys.stderr)")
+    done = subprocess.run([sys.executable, "-c", program, "plan", "+cluster=mixed", f"model.from_pretrained={tmp_path}",
+                           "model.sequence_length=256", "output=json"], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "0 []"
+    assert json.loads(done.stdout)["world_size"] == 4
