@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -89,8 +90,8 @@ class Collectives:
     def begin(self) -> None:
         """Start the gathers that the step before left to this one."""
         if self.overlap_gathers:
-            self._next_gather(0.0, [(index, number) for index in sorted(self.gathers, reverse=True)
-                                    for number in range(len(self.gathers[index]))], set())
+            self._next_gather(0.0, {index: deque(range(len(self.gathers[index])))
+                                    for index in sorted(self.gathers, reverse=True)}, set())
 
     def ready_after(self, rank: int, place: Place) -> Sequence[tuple[float, int, int]]:
         """Return (fraction, reduction, part) of what becomes ready in the last backward of a stage."""
@@ -154,21 +155,26 @@ class Collectives:
             self.move(now, _sum([part.traffic for part in self.gathers[index]]), moved, f"G{index}")
         return False
 
-    def _next_gather(self, now: float, left: list[Key], occupied: set[int]) -> None:
-        """Start every gather whose owners have no earlier one under way or before them."""
+    def _next_gather(self, now: float, left: dict[int, deque[int]], occupied: set[int]) -> None:
+        """Start every gather whose owners have no earlier one under way or before them.
+
+        Of each reduction the next part is looked at, since its owners have the others behind it.
+        """
         blocked = set(occupied)
         everyone = len(self.gatherers)
-        for key in list(left):
+        for index, numbers in list(left.items()):
             if len(blocked) == everyone:
                 break
-            owners = self.owners[key[0]]
+            owners = self.owners[index]
             if blocked.isdisjoint(owners):
-                left.remove(key)
+                key = index, numbers.popleft()
+                if not numbers:
+                    del left[index]
                 occupied.update(owners)
                 self._gather(now, key, left, occupied)
             blocked.update(owners)
 
-    def _gather(self, now: float, key: Key, left: list[Key], occupied: set[int]) -> None:
+    def _gather(self, now: float, key: Key, left: dict[int, deque[int]], occupied: set[int]) -> None:
         def moved(end: float) -> None:
             self.gathered[key] = end
             occupied.difference_update(self.owners[key[0]])

@@ -15,6 +15,7 @@ from holmes_hpc.values.schedule import COMPUTES, RECEIVES, SENDS
 
 _SENT = {receive: send for send, (receive, _) in SENDS.items()}
 _FORWARD, _REDUCE, _GATHER = ActionKind.FORWARD, ActionKind.REDUCE, ActionKind.GATHER
+_RECEIVE_ACTIVATION, _RECEIVE_GRADIENT = RECEIVES
 _TAKE_TURN, _PASS_TURN = ActionKind.TAKE_TURN, ActionKind.PASS_TURN
 """Names of the module's own: Python 3.11 takes ten times as long to look a member up in its enumeration."""
 Message = tuple[ActionKind, int, int, int, int, int]
@@ -122,10 +123,16 @@ class _Simulation:
 
     def _advance(self, now: float, rank: int) -> None:
         """Run a rank's actions from `now` until one takes time or has to wait."""
-        actions, position, goes_on = self.actions[rank], self.position, self._goes_on
+        actions, position, goes_on, arrived = self.actions[rank], self.position, self._goes_on, self.arrived
         for at in range(position[rank], len(actions)):
             action = actions[at]
-            if not goes_on(now, rank, action):
+            kind = action.kind
+            if kind is _RECEIVE_ACTIVATION or kind is _RECEIVE_GRADIENT:
+                key = kind, action.pipeline, action.stage, action.microbatch, action.peer, rank
+                if key not in arrived:
+                    self.waiting[key] = rank
+                    return
+            elif not goes_on(now, rank, action):
                 return
             position[rank] = at + 1
             if self.trace:
@@ -134,13 +141,10 @@ class _Simulation:
         self.end = max(self.end, now)
 
     def _goes_on(self, now: float, rank: int, action: Action) -> bool:
-        """Do what an action does at once; return whether the rank may go on to the next."""
+        """Do at once what an action that is no receive does; return whether the rank may go on to the next."""
         kind = action.kind
         if kind in COMPUTES:
             return self._compute(now, rank, action)
-        if kind in RECEIVES:
-            key = (kind, action.pipeline, action.stage, action.microbatch, action.peer, rank)
-            return self._has(key, rank)
         if kind in SENDS:
             return self._is_sent(now, rank, action)
         if kind is _TAKE_TURN:

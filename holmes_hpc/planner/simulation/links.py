@@ -95,6 +95,8 @@ class Links:
         """Return all lanes that share something with these, directly or through others."""
         found = dict.fromkeys(lanes)
         todo = list(found)
+        if len(todo) == 1 and all(len(self.users[resource]) == 1 for resource, _ in todo[0].needs):
+            return todo  # as nearly always, and it goes on for every transfer
         resources: set[Resource] = set()
         while todo:
             for resource, _ in todo.pop().needs:

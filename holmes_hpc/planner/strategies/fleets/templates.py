@@ -189,7 +189,9 @@ class TemplateTable(StageTable):
 
 def _price_depth(table: TemplateTable, group: list[tuple[Segment, ...]], depth: int, num_layers: int,
                  batch: Batch) -> Iterator[Template]:
-    rows = numpy.array([stage_rows(table, segments) for segments in group])
+    keys: dict[tuple[int, int, bool, bool], int] = {}
+    at = numpy.array([[keys.setdefault(key, len(keys)) for key in _stage_keys(segments)] for segments in group])
+    rows = numpy.array([table.row(*key) for key in keys])[at]
     count = numpy.array([batch.sharers(segments) for segments in group]) if batch.sharers else numpy.ones((1, 1))
     in_flight = numpy.arange(depth, 0, -1, dtype=float)[None, :]
     layer, end = rows[:, :, 0], rows[:, :, 1]
