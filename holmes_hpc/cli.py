@@ -19,7 +19,7 @@ PLAIN_VERBS = {"jobs": "holmes_hpc.jobs", "cancel": "holmes_hpc.cancel", "sweep"
                "logs": "holmes_hpc.logs", "compare": "holmes_hpc.compare",
                "calibrate": "holmes_hpc.calibrate", "export": "holmes_hpc.export",
                "tokenize": "holmes_hpc.tokenize", "evaluate": "holmes_hpc.evaluate",
-               "sample": "holmes_hpc.sample",
+               "sample": "holmes_hpc.sample", "trace": "holmes_hpc.trace",
                "site": "holmes_hpc.site", "settings": "holmes_hpc.settings"}
 """Verbs with arguments of their own, and their modules, each with a `main`."""
 
@@ -47,6 +47,7 @@ usage: holmes VERB [arguments]
   tokenize OUT FILE...               text or conversations made into one token file
   evaluate RUN|FOLDER [data=...]     loss and perplexity of a checkpoint or a published model
   sample RUN|FOLDER TEXT             continue a text
+  trace RUN --step N                 a step's recorded timeline, for Perfetto
   site NAME                          write a first cluster file from what Slurm tells
   settings [WORD...]                 every setting with its default, what it takes and what it means
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.values.strategy_kinds import AUTO, STRATEGY_KINDS
+from holmes_hpc.values.tracker_kinds import TRACKER_KINDS
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
@@ -55,7 +56,7 @@ ACTIVATIONS = Registry("activation", "model.activation", ("gelu", "swiglu"))
 NORMALIZATIONS = Registry("normalisation", "model.normalization", ("layernorm", "rmsnorm"))
 STRATEGIES = Registry("strategy", "parallel.strategy", (AUTO, *STRATEGY_KINDS))
 SOURCES = Registry("kind of data", "data.name", ("python_docs", "tokens", "megatron", "text", "chat", "mixture"))
-TRACKERS = Registry("tracker", "run.trackers")
+TRACKERS = Registry("tracker", "run.trackers", tuple(TRACKER_KINDS))
 
 ALL: Mapping[str, Registry] = {
     "nics": NICS, "activations": ACTIVATIONS, "normalizations": NORMALIZATIONS, "strategies": STRATEGIES,

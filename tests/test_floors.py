@@ -35,13 +35,14 @@ FLOORS = [
     {"program"},
     {"front"},
     {"train", "plan", "doctor", "jobs", "cancel", "sweep", "logs", "site", "probe", "compare", "calibrate",
-     "tokenize", "settings", "evaluate", "sample", "export"},
+     "tokenize", "settings", "evaluate", "sample", "export", "trace"},
     {"cli"},
 ]
 TORCH_FROM = FLOORS.index({"metrics", "data", "model", "checkpoint"})
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 NO_TORCH_EITHER = {"front", "program", "train", "plan", "doctor", "jobs", "cancel", "sweep", "logs", "site", "probe",
-                   "compare", "calibrate", "tokenize", "settings", "evaluate", "sample", "export", "cli"}
+                   "compare", "calibrate", "tokenize", "settings", "evaluate", "sample", "export", "trace",
+                   "cli"}
 """Commands, which reach torch through launch alone, once they run."""
 
 STANDARD_LIBRARY_ONLY = {"values"}

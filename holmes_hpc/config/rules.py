@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from holmes_hpc.config.describe import near
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.values.schedule_kinds import AUTO, SCHEDULE_KINDS
 from holmes_hpc.values.strategy_kinds import STRATEGY_KINDS, strategy_kind
+from holmes_hpc.values.tracker_kinds import TRACKER_KINDS
 from holmes_hpc.words import counted
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -191,9 +193,21 @@ def _run(config: DictConfig) -> None:
         )
     if not config.run.folder:
         raise ConfigurationError("run.folder is empty; name a folder, such as runs.")
-    for tracker in config.run.trackers:
-        if tracker not in registry.TRACKERS:
-            raise registry.unknown(registry.TRACKERS, tracker, ())
+    for tracker in config.run.trackers or ():
+        _tracker(config, tracker)
+
+
+def _tracker(config: DictConfig, tracker: str) -> None:
+    if tracker in registry.TRACKERS:
+        return
+    if tracker not in TRACKER_KINDS:
+        raise registry.unknown(registry.TRACKERS, tracker, tuple(TRACKER_KINDS))
+    own_python = config.launch.python or config.launch.container  # which may have what this one has not
+    if not own_python and importlib.util.find_spec(tracker) is None:
+        raise ConfigurationError(
+            f"run.trackers names {tracker}, and the package `{tracker}` is not installed. Run pip install {tracker}, "
+            "or leave it out."
+        )
 
 
 def _signal(config: DictConfig) -> None:

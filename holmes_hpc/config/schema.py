@@ -364,8 +364,11 @@ class Run:
                                           "alone")
     pictures: bool = setting(True, "draw a run's timeline, throughput and loss at its end; false: later, by "
                                    "`holmes throughput`")
-    trackers: list[str] = setting([], "who gets the rows of metrics.jsonl too: names that plug-ins add "
-                                      "(docs/extending.md)")
+    trackers: list[str] | None = setting(None, "who gets the rows of metrics.jsonl too: tensorboard, wandb, mlflow, or "
+                                               "names that plug-ins add (docs/tracking.md); default: tensorboard, "
+                                               "where its package is installed; []: none")
+    tracker_options: dict[str, Any] = setting({}, "by tracker, what its library is told, such as {wandb: {mode: "
+                                                  "offline}}")
 
 
 @dataclass

@@ -34,6 +34,7 @@ from holmes_hpc.launch.rank.settings import RankSettings
 from holmes_hpc.launch.rank.starting import first_signs, wait_for_all
 from holmes_hpc.launch.rank.watching import report_error, watched
 from holmes_hpc.metrics import StepMetrics, Usage
+from holmes_hpc.metrics.libraries import chosen_trackers, open_library
 from holmes_hpc.metrics.trackers import Trackers
 from holmes_hpc.redaction import redact, redact_value
 from holmes_hpc.runs import update_job
@@ -127,12 +128,13 @@ def _meet(settings: RankSettings, dataset: Dataset, activity: Activity, progress
 
 
 def _trackers(settings: RankSettings, say: Say) -> Trackers:
-    """Return the trackers that `run.trackers` names: none but on rank 0, which alone has the rows."""
-    names = settings.config.run.get("trackers") or () if settings.rank == 0 else ()
+    """Return the trackers that `run.trackers` chooses: none but on rank 0, which alone has the rows."""
+    names = chosen_trackers(settings.config.run.get("trackers")) if settings.rank == 0 else ()
     config = OmegaConf.to_container(settings.config) if names else {}
     folder = settings.folder.path
     run = TrackedRun(folder.parent.name, folder, cast(dict[str, Any], redact_value(config)), settings.plan)
-    return Trackers({name: registry.TRACKERS[name] for name in names}, run, say)
+    return Trackers({name: registry.TRACKERS[name] if name in registry.TRACKERS else open_library(name)
+                     for name in names}, run, say)
 
 
 def _device(settings: RankSettings) -> torch.device:

@@ -1,0 +1,111 @@
+"""`holmes trace RUN --step N`: the recorded timeline of a step, of all ranks, for Perfetto or chrome://tracing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holmes_hpc.config.folders import default_runs_folder
+from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.foreign import parse_object, read_text
+from holmes_hpc.program import report, run_program
+from holmes_hpc.runs.files import write_text_atomic
+from holmes_hpc.runs.find import find_run
+from holmes_hpc.values import Plan
+from holmes_hpc.words import numbers
+
+_WAITS = ("RA", "RG", "TT")
+_MICROSECONDS = 1e6
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    parser = argparse.ArgumentParser(prog="holmes trace", description=(
+        "Write a step's recorded timeline as a trace, for ui.perfetto.dev or chrome://tracing."))
+    parser.add_argument("run", metavar="RUN", help="a run folder, a job id, or a run's name (the newest of that name)")
+    parser.add_argument("--step", type=int, help="a step whose timeline was recorded; default: the last one")
+    parser.add_argument("--to", type=Path, metavar="FILE", help="default: trace-step-N.json in the run folder")
+    parser.add_argument("--folder", type=Path, default=default_runs_folder(), help="where runs lie (%(default)s)")
+    arguments = parser.parse_args(argv)
+    try:
+        return _trace(arguments)
+    except HolmesError as error:
+        return report("trace", error)
+
+
+def _trace(arguments: argparse.Namespace) -> int:
+    run = find_run(arguments.run, arguments.folder)
+    plan = Plan.from_json(read_text(run.plan_path))
+    rows = {rank: list(_rows(run.timeline_path(rank))) for rank in range(plan.world_size)}
+    known = sorted({row["step"] for found in rows.values() for row in found})
+    step = arguments.step if arguments.step is not None else (known[-1] if known else 0)
+    if step not in known:
+        steps = ", ".join(map(str, known)) or "none"
+        raise ConfigurationError(f"{run.path} has no timeline of step {step}; it has those of {steps}. Steps are "
+                                 "recorded every train.timeline_every, and at the end.")
+    events = list(trace_events(plan, {rank: [row for row in found if row["step"] == step]
+                                      for rank, found in rows.items()}))
+    target = arguments.to or run.path / f"trace-step-{step}.json"
+    write_text_atomic(target, json.dumps({"traceEvents": events, "displayTimeUnit": "ms",
+                                          "otherData": {"run": str(run.path), "step": step}}))
+    sys.stdout.write(f"{target}: step {step}, {len(events)} events of {plan.world_size} ranks; open it in "
+                     "ui.perfetto.dev\n")
+    return 0
+
+
+def trace_events(plan: Plan, rows: Mapping[int, Sequence[Mapping[str, Any]]]) -> Iterator[dict[str, Any]]:
+    """Yield the events of a step: a process for each rank, with a row for its actions and one for each sum under way.
+
+    `rows` are those of the ranks' timelines. Times count from the step's begin on each rank, which all meet shortly
+    before: a step ends with a collective of all.
+    """
+    for place in plan.ranks:
+        name = f"rank {place.rank}, {place.node or place.slot}, {place.fabric}"
+        yield {"ph": "M", "pid": place.rank, "name": "process_name", "args": {"name": name}}
+        yield {"ph": "M", "pid": place.rank, "name": "process_sort_index", "args": {"sort_index": place.rank}}
+        lanes: dict[str, int] = {}
+        for row in rows.get(place.rank, ()):
+            lane, network = _lane(plan, place.rank, row)
+            number = lanes.setdefault(lane, len(lanes))
+            details = {key: row[key] for key in ("pipeline", "stage", "microbatch") if row.get(key, -1) >= 0}
+            yield {"ph": "X", "pid": place.rank, "tid": number, "ts": row["start"] * _MICROSECONDS,
+                   "dur": max(0.0, row["end"] - row["start"]) * _MICROSECONDS, "name": row["action"],
+                   "cat": network or ("wait" if row["kind"] in _WAITS else "compute"), "args": details}
+        for lane, number in lanes.items():
+            yield {"ph": "M", "pid": place.rank, "tid": number, "name": "thread_name", "args": {"name": lane}}
+            yield {"ph": "M", "pid": place.rank, "tid": number, "name": "thread_sort_index",
+                   "args": {"sort_index": number}}
+
+
+def _lane(plan: Plan, rank: int, row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the row of a trace that a record belongs to, and the networks that it used."""
+    if not row["kind"].endswith("~"):
+        return "actions", ""
+    index = int(row["action"].partition("~")[2].partition(".")[0])
+    is_sum = row["kind"].startswith("R")
+    if index >= len(plan.reductions):
+        return f"{'sums' if is_sum else 'gathers'} of reduction {index}", ""
+    reduction = plan.reductions[index]
+    groups = {each for level in (reduction.levels if is_sum else reduction.gathers) for each in level.groups}
+    own = [plan.groups[each] for each in sorted(groups) if rank in plan.groups[each].ranks]
+    names = ", ".join(f"{group.kind} {numbers(group.ranks)} by {group.network}" for group in own)
+    networks = sorted({group.network for group in own})
+    return f"{'sums' if is_sum else 'gathers'} of reduction {index}: {names or 'this rank alone'}", ",".join(networks)
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a timeline; lines that are none are left out."""
+    if not path.is_file():
+        return
+    for line in read_text(path).splitlines():
+        row = parse_object(line)
+        if row is not None and {"step", "action", "kind", "start", "end"} <= row.keys():
+            yield row
+
+
+if __name__ == "__main__":
+    sys.exit(run_program("trace", main))

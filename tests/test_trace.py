@@ -1,0 +1,55 @@
+"""`holmes trace`: a step of all ranks as a trace that Perfetto reads."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holmes_hpc import trace
+from tests.engine_worlds import train_world
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    made = train_world(tmp_path_factory.mktemp("run"), [
+        "+cluster=mixed", "cluster.partitions.ib.nodes=1", "cluster.partitions.ib.gpus_per_node=2",
+        "cluster.partitions.roce.nodes=1", "cluster.partitions.roce.gpus_per_node=2", "parallel=holmes",
+        "train.steps=2"])
+    made.folder.plan_path.write_text(made.plan.to_json())
+    made.folder.config_path.write_text("{}\n")
+    return made
+
+
+def test_every_action_and_flight_of_every_rank_is_in_the_trace(world, capsys):
+    assert trace.main([str(world.folder.path), "--step", "2"]) == 0
+    written = world.folder.path / "trace-step-2.json"
+    assert str(written) in capsys.readouterr().out
+    events = json.loads(written.read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    for rank in range(4):
+        rows = [row for row in world.timeline(rank) if row["step"] == 2]
+        own = [event for event in spans if event["pid"] == rank]
+        assert sorted(event["name"] for event in own) == sorted(row["action"] for row in rows)
+        by_name = {event["name"]: event for event in own}
+        for row in rows:
+            assert by_name[row["action"]]["ts"] == pytest.approx(row["start"] * 1e6)
+            assert by_name[row["action"]]["dur"] == pytest.approx((row["end"] - row["start"]) * 1e6)
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert [name.split(",")[0] for name in names] == [f"rank {rank}" for rank in range(4)]
+    lanes = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert "actions" in lanes
+    assert any(lane.startswith("sums of reduction 1: data 0-1 by local") for lane in lanes), lanes
+
+
+def test_steps_without_a_timeline_are_named(world, capsys, tmp_path):
+    assert trace.main([str(world.folder.path), "--step", "7"]) == 2
+    assert "no timeline of step 7; it has those of 1, 2" in capsys.readouterr().err
+    assert trace.main([str(world.folder.path), "--to", str(tmp_path / "t.json")]) == 0
+    assert json.loads((tmp_path / "t.json").read_text())["otherData"]["step"] == 2
+
+
+def test_damaged_lines_are_left_out(world, capsys, tmp_path):
+    path = world.folder.timeline_path(1)
+    path.write_text(path.read_text() + '{"step": 2, "action"\n[1]\n')
+    assert trace.main([str(world.folder.path), "--to", str(tmp_path / "t.json")]) == 0
