@@ -192,4 +192,4 @@ def test_plan_loads_no_torch_and_opens_no_weights(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program, "plan", "+cluster=mixed", f"model.from_pretrained={tmp_path}",
                            "model.sequence_length=256", "output=json"], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines()[-1] == "0 []"
-    assert json.loads(done.stdout)["world_size"] == 4
+    assert json.loads(done.stdout)["world_size"] == 8
