@@ -3,6 +3,13 @@
 A message says three things in this order: the fact, its cause, and the setting to change with its valid values.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 FAILED, WRONG, PREEMPTED, INTERRUPTED = 1, 2, 3, 130
 """The run failed; configuration or arguments are wrong; saved and stopped before the end; Ctrl-C."""
 
@@ -45,6 +52,8 @@ class RunFailedError(HolmesError):
     """The run started and did not reach its end."""
 
     exit_status = FAILED
+    folder: Path | None = None
+    """The run's folder, where `holmes_hpc.train` raises it."""
 
 
 class NetworkError(RunFailedError):

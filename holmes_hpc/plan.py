@@ -1,4 +1,7 @@
-"""`python -m holmes_hpc.plan +cluster=NAME`: print the plan and the rejected alternatives, launch nothing."""
+"""`python -m holmes_hpc.plan +cluster=NAME`: print the plan and the rejected alternatives, launch nothing.
+
+A script calls `holmes_hpc.plan(...)`.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
-from holmes_hpc import front
+from holmes_hpc import api, front
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.paths import is_folder
 from holmes_hpc.resources import put_analysis_first
@@ -105,6 +109,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     return front.main(COMMAND, argv)
 
+
+class _CalledAsFunction(ModuleType):
+    """This module: `holmes_hpc.plan` is its name, whoever imported it, and is called as a function too."""
+
+    def __call__(self, settings: api.Settings) -> Plan:
+        """See `api.plan`."""
+        return api.plan(settings)
+
+
+sys.modules[__name__].__class__ = _CalledAsFunction
 
 if __name__ == "__main__":
     sys.exit(main())

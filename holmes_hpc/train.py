@@ -1,14 +1,15 @@
-"""`python -m holmes_hpc.train +cluster=NAME`: compose, plan, launch, train."""
+"""`python -m holmes_hpc.train +cluster=NAME`: compose, plan, launch, train. A script calls `holmes_hpc.train(...)`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 from omegaconf import DictConfig
 
-from holmes_hpc import front
+from holmes_hpc import api, front
 
 
 def act(config: DictConfig) -> front.Outcome:
@@ -37,6 +38,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     return front.main(COMMAND, argv)
 
+
+class _CalledAsFunction(ModuleType):
+    """This module: `holmes_hpc.train` is its name, whoever imported it, and is called as a function too."""
+
+    def __call__(self, settings: api.Settings, *, show: bool = False) -> api.Result:
+        """See `api.train`."""
+        return api.train(settings, show=show)
+
+
+sys.modules[__name__].__class__ = _CalledAsFunction
 
 if __name__ == "__main__":
     sys.exit(main())

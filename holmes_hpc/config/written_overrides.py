@@ -41,7 +41,7 @@ def as_written(overrides: Sequence[str]) -> list[str]:
 def corrected(override: str) -> str:
     """Return an override with its whole value in Hydra's quotes."""
     key, _, value = override.partition("=")
-    return f"{key}={_quoted(','.join(map(_bare, _split(value) or [value])))}"
+    return f"{key}={quoted(','.join(map(_bare, _split(value) or [value])))}"
 
 
 def nesting(text: str) -> int:
@@ -69,9 +69,9 @@ def _override(text: str) -> str:
         return text
     pieces = _split(value)
     if pieces is None:
-        return f"{sign}{key}={_quoted(value)}" if kind is str and "," not in value else text
+        return f"{sign}{key}={quoted(value)}" if kind is str and "," not in value else text
     if dataclasses.is_dataclass(kind) and "." not in key:  # an option of a group: the name of a file
-        return f"{sign}{key}={','.join(_quoted(piece) if _is_value(piece) else piece for piece in pieces)}"
+        return f"{sign}{key}={','.join(quoted(piece) if _is_value(piece) else piece for piece in pieces)}"
     if key == SEARCH_PATH:
         pieces = [_home(piece) for piece in pieces]
     return f"{sign}{key}={','.join(_value(piece, kind) for piece in pieces)}"  # of a sweep each is a text of its own
@@ -115,7 +115,7 @@ def _value(text: str, kind: Any, *, inside: bool = False) -> str:
         if "${" in around or (around != bare and any(quote in bare for quote in _QUOTES)):
             return text
         plain = _is_plain(around) and not (inside and ":" in around)
-        return text if plain or (kind is _ANY_OPTION and _TRUTH.fullmatch(bare)) else _quoted(bare)
+        return text if plain or (kind is _ANY_OPTION and _TRUTH.fullmatch(bare)) else quoted(bare)
     if bare.startswith("[") and typing.get_origin(kind) is list:
         items = _split(bare[1:-1])
         return text if items is None else f"[{','.join(_value(item, _item_kind(kind), inside=True) for item in items)}]"
@@ -190,7 +190,7 @@ def _home(text: str) -> str:
     return f"[{','.join(at_home)}]"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Return a text in Hydra's quotes, in which a backslash counts only before a quote."""
     quote = '"' if '"' not in text else "'"
     escaped = re.sub(r"(\\*)" + quote, lambda match: match[1] * 2 + "\\" + quote, text)
