@@ -42,6 +42,16 @@ def test_every_action_and_flight_of_every_rank_is_in_the_trace(world, capsys):
     assert any(lane.startswith("sums of reduction 1: data 0-1 by local") for lane in lanes), lanes
 
 
+def test_the_profiler_runs_over_chosen_steps_and_changes_nothing(tmp_path):
+    one = ["+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=1", "train.steps=3"]
+    plain = train_world(tmp_path, one)
+    profiled = train_world(tmp_path, [*one, "train.profile_steps=[2]"])
+    [written] = profiled.folder.timeline_path(0).parent.glob("profile-*")
+    assert written.name == "profile-rank-0-step-2.json"
+    assert any("mm" in event.get("name", "") for event in json.loads(written.read_text())["traceEvents"])
+    assert [row["loss"] for row in profiled.rows] == [row["loss"] for row in plain.rows]
+
+
 def test_steps_without_a_timeline_are_named(world, capsys, tmp_path):
     assert trace.main([str(world.folder.path), "--step", "7"]) == 2
     assert "no timeline of step 7; it has those of 1, 2" in capsys.readouterr().err

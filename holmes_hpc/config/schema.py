@@ -230,6 +230,8 @@ class Train:
     validate_every: int = setting(50, "steps between validations; 0: only after the last step", minimum=0)
     validation_samples: int = setting(64, "samples of a validation", minimum=1, maximum=10**6)
     timeline_every: int = setting(50, "steps between recorded timelines; 0: none", minimum=0)
+    profile_steps: list[int] = setting([], "steps over which torch's profiler runs")
+    profile_ranks: list[int] = setting([0], "ranks on which it runs then")
     resume: str = setting("auto", "auto (this run's newest checkpoint, where it was requeued), never, or the "
                                   "path of a checkpoint or run folder")
     resume_schedule: str = setting("keep", "where optimizer.decay_steps is null, a resume keeps the length of the "

@@ -25,6 +25,7 @@ from holmes_hpc.engine.optimizer import ShardOptimizer, learning_rate
 from holmes_hpc.engine.origin import Origin, find_origin
 from holmes_hpc.engine.parameters import Gatherer
 from holmes_hpc.engine.precision import DTYPES
+from holmes_hpc.engine.profiler_trace import profiled
 from holmes_hpc.engine.receives import arrivals
 from holmes_hpc.engine.records import MetricsFile, Timelines
 from holmes_hpc.engine.saving.checkpoints import Checkpoints, Saved
@@ -127,7 +128,8 @@ class Trainer:
                 self._checkpoints.stop(step - 1)
                 self._file.close()
                 return False
-            row = self.step(step)
+            with profiled(train, self._job.rank, self._job.folder, step, self._job.say):
+                row = self.step(step)
             last = step == train.steps
             if last or (train.validate_every and step % train.validate_every == 0):
                 row["validation_loss"] = self._validate()
