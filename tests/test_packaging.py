@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import email
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import hatchling.build
 import pytest
+import yaml
 
+from holmes_hpc import __version__
 from tests.runs_for_tests import ROOT
+from tools.readme_for_index import for_index
 
 pytestmark = [pytest.mark.packaging, pytest.mark.emulated]
 
@@ -85,6 +93,58 @@ def test_the_commands_from_another_folder(installed: Installed, tmp_path: Path) 
     text = installed.run([str(installed.python), "-m", "holmes_hpc.plan", "+cluster=mixed", "output=json"], tmp_path)
     assert json.loads(text)["world_size"] == 8
     assert not list(tmp_path.iterdir())
+
+
+def test_what_the_package_says_of_itself(installed: Installed, tmp_path: Path) -> None:
+    assert installed.run([*installed.holmes, "--version"], tmp_path) == f"holmes {__version__}\n"
+    program = ("import holmes_hpc, analysis, pathlib; assert all((pathlib.Path(each.__file__).parent / 'py.typed')"
+               ".is_file() for each in (holmes_hpc, analysis))")
+    installed.run([str(installed.python), "-c", program], tmp_path)
+
+
+def test_the_source_distribution_is_whole_and_builds_the_same_wheel(tmp_path: Path,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    with tarfile.open(tmp_path / hatchling.build.build_sdist(str(tmp_path))) as archive:
+        archive.extractall(tmp_path, filter="data")
+    source = tmp_path / f"holmes_hpc-{__version__}"
+    for name in ("LICENSE", "CITATION.cff", "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "docs/python.md",
+                 "docs/reference/settings.md", "docs/examples/first_run.ipynb", "docs/pictures/timeline.png",
+                 "conf/cluster/mixed.yaml", "tests/test_packaging.py"):
+        assert (source / name).read_bytes() == (ROOT / name).read_bytes(), name
+    of_checkout = hatchling.build.build_wheel(str(tmp_path))
+    (tmp_path / "again").mkdir()
+    monkeypatch.chdir(source)
+    again = hatchling.build.build_wheel(str(tmp_path / "again"))
+    with zipfile.ZipFile(tmp_path / of_checkout) as first, zipfile.ZipFile(tmp_path / "again" / again) as second:
+        names = first.namelist()
+        assert sorted(names) == sorted(second.namelist())
+        metadata = email.message_from_bytes(first.read(f"holmes_hpc-{__version__}.dist-info/METADATA"))
+    assert {name.partition("/")[0] for name in names} == {
+        "holmes_hpc", "analysis", "hydra_plugins", f"holmes_hpc-{__version__}.dist-info"}
+    assert {"holmes_hpc/py.typed", "analysis/py.typed"} <= set(names)
+    assert metadata["License-Expression"] == "Apache-2.0" and metadata.get_all("License-File") == ["LICENSE"]
+    assert metadata["Author"] == "holmes_hpc developers" and "Typing :: Typed" in metadata.get_all("Classifier", [])
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert "(`docs/clusters.md`)" not in metadata.get_payload() and "`docs/clusters.md`" in metadata.get_payload()
+    assert re.findall(r"\]\((?!https?://|#)", metadata.get_payload()) == []
+
+
+@pytest.mark.parametrize(("text", "with_source", "without"), [
+    ("[a](docs/a.md)", "[a](https://x.example/docs/a.md)", "a (`docs/a.md`)"),
+    ("[docs/a.md](docs/a.md#b)", "[docs/a.md](https://x.example/docs/a.md#b)", "`docs/a.md`"),
+    ("![a step](p.png)", "![a step](https://x.example/p.png)", "*(a step)*"),
+    ("[b](https://y.example/c) [d](#e)", "[b](https://y.example/c) [d](#e)",
+     "[b](https://y.example/c) [d](#e)")])
+def test_links_of_the_readme_on_an_index(text: str, with_source: str, without: str) -> None:
+    assert for_index(text, "https://x.example/") == with_source
+    assert for_index(text, None) == without
+
+
+def test_versions_and_licences_agree() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (citation["version"], citation["license"]) == (__version__, "Apache-2.0")
+    assert f"in {__version__}," in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_a_users_own_cluster_is_found(installed: Installed, tmp_path: Path) -> None:
