@@ -75,9 +75,11 @@ def ours(model: Model, batch: int) -> tuple[float, Pipelines, list[int]]:
                                     stage.tensor, stage.num_layers) for stage in pipeline.stages)
                       for pipeline in placed]
             counts = [pipeline.microbatches for pipeline in placed]
-            seconds = model.step_seconds(stages, counts)
-            if best is None or seconds < best[0]:
-                best = seconds, stages, counts
+            # The model charges hops to the stage before them and our search to none: the other direction may be better.
+            for either in (stages, [each[::-1] for each in stages]):
+                seconds = model.step_seconds(either, counts)
+                if (best is None or seconds < best[0]) and all(_fits(model, each) for each in either):
+                    best = seconds, either, counts
     if best is None:
         raise SystemExit(f"{model.name}: nothing fits")
     return tune(model, *best)
@@ -114,8 +116,12 @@ def _changes(model: Model, pipelines: Pipelines, counts: list[int]) -> Iterator[
 def _moved(model: Model, stages: Sequence[StageOf], a: int, b: int) -> tuple[StageOf, ...] | None:
     moved = tuple(dataclasses.replace(stage, layers=stage.layers + (s == b) - (s == a))
                   for s, stage in enumerate(stages))
-    last = len(moved) - 1
-    return moved if all(model.fits(stage, first=s == 0, last=s == last) for s, stage in enumerate(moved)) else None
+    return moved if _fits(model, moved) else None
+
+
+def _fits(model: Model, stages: Sequence[StageOf]) -> bool:
+    last = len(stages) - 1
+    return all(model.fits(stage, first=s == 0, last=s == last) for s, stage in enumerate(stages))
 
 
 def identical(model: Model, batch: int) -> float:
@@ -135,7 +141,9 @@ def identical(model: Model, batch: int) -> float:
                 stages = [tuple(StageOf(cluster.node_of(stage.ranks[0]).slot, cluster.node_of(stage.ranks[0]).gpu,
                                         stage.tensor, stage.num_layers) for stage in pipeline.stages)
                           for pipeline in placed]
-                best = min(best, model.step_seconds(stages, [batch // len(stages)] * len(stages)))
+                for either in (stages, [each[::-1] for each in stages]):
+                    if all(_fits(model, each) for each in either):
+                        best = min(best, model.step_seconds(either, [batch // len(either)] * len(either)))
     return best
 
 

@@ -1,10 +1,11 @@
 """FlashFlex's own cost and memory model, as its public planner prices plans; it serves comparisons only.
 
 Compute is `96 b s h^2 (1 + s/6h + V/16lh)` FLOPs a layer and micro-batch at the peak (a TFLOP of 2^40), tensor
-parallelism exchanges `12 b s h` 16-bit elements a layer with every peer, a pipeline takes the sum of its stages and
-then its longest stage, with its hop there and back, for every further micro-batch; gradients are all-reduced layer by
-layer after that, and the two parts are multiplied by 1.8 and 1.1. Memory is 8 bytes a parameter and the activations
-of one micro-batch. What differs from there: the samples are those that the pipelines really take.
+parallelism exchanges `12 b s h` 16-bit elements a layer with every peer. A pipeline is GPipe's table of stages and
+micro-batches: each column takes its slowest stage at work, whose time includes the hop there and back to the stage
+after it and that one's broadcast to its other tensor ranks. Gradients are summed layer by layer after that, every
+owner with every other, and the two parts are multiplied by 1.8 and 1.1. Memory is 8 bytes a parameter and the
+activations of one micro-batch. What differs from there: the samples are those that the pipelines really take.
 """
 
 from __future__ import annotations
@@ -67,8 +68,10 @@ class Model:
         return flops / (spec.peak_tflops * _TFLOP * tensor) + exchange
 
     def hop(self, before: StageOf, after: StageOf, samples: int = 1) -> float:
-        """Return the seconds of a micro-batch's activations between two stages, one way."""
-        return samples * SEQUENCE * HIDDEN * 2 / (self.link(before.node, after.node, before.gpu) * _GB)
+        """Return the seconds of a micro-batch's activations to the next stage and its tensor ranks, one way."""
+        elements = samples * SEQUENCE * HIDDEN * 2 / _GB
+        broadcast = (after.tensor - 1) / after.tensor / self.specs[after.gpu].intra_node_gb_per_second
+        return elements * (1 / self.link(before.node, after.node, before.gpu) + broadcast)
 
     def link(self, a: str, b: str, gpu: str) -> float:
         """Return the bandwidth between two nodes or inside one, 2^30 bytes a second."""
@@ -82,22 +85,24 @@ class Model:
 
     def pipeline_seconds(self, stages: Sequence[StageOf], microbatches: int, samples: int = 1) -> float:
         """Return what one pipeline takes for its micro-batches."""
-        times = [stage.layers * self.layer(stage.gpu, stage.tensor, samples) for stage in stages]
-        hops = [0.0] + [2 * self.hop(a, b, samples) for a, b in zip(stages, stages[1:], strict=False)]
-        return sum(times) + (microbatches - 1) * max(t + hop for t, hop in zip(times, hops, strict=True))
+        hops = [2 * self.hop(a, b, samples) for a, b in zip(stages, stages[1:], strict=False)] + [0.0]
+        times = [stage.layers * self.layer(stage.gpu, stage.tensor, samples) + hop
+                 for stage, hop in zip(stages, hops, strict=True)]
+        return sum(max(times[max(0, column - microbatches + 1):column + 1])
+                   for column in range(len(stages) + microbatches - 1))
 
     def gradient_seconds(self, pipelines: Sequence[Sequence[StageOf]]) -> float:
-        """Return the seconds in which all layers' gradients are all-reduced, one layer after the other."""
+        """Return the seconds in which all layers' gradients are summed, one layer after the other."""
+        if len(pipelines) < 2:
+            return 0.0
         total = 0.0
         for layer in range(LAYERS):
             owners = [_holder(stages, layer) for stages in pipelines]
-            count = len(owners)
-            if count < 2:
-                continue
-            slowest = min(self.link(a.node, b.node, a.gpu)
-                          for a, b in zip(owners, owners[1:] + owners[:1], strict=True))
-            largest = max(1 / owner.tensor for owner in owners)
-            total += 2 * (count - 1) / count * _LAYER_PARAMETERS * 2 * largest / (slowest * _GB)
+            least, most = min(owner.tensor for owner in owners), max(owner.tensor for owner in owners)
+            part = _LAYER_PARAMETERS * 2 / (least * len(owners) * _GB)
+            slowest = max(sum(part / self.link(owner.node, other.node, owner.gpu)
+                              for j, other in enumerate(owners) if j != i) for i, owner in enumerate(owners))
+            total += most // least * 2 * slowest
         return total
 
     def step_seconds(self, pipelines: Sequence[Sequence[StageOf]], counts: Sequence[int], samples: int = 1) -> float:
