@@ -36,6 +36,9 @@ def print_runs(console: Console, table: pd.DataFrame, most: int | None = None) -
     for row in rows:
         if pd.notna(row["error"]):
             console.print(for_table(f"{row['run']} {row['status']}: {row['error']}"), highlight=False)
+    for row in rows:
+        if row["damages"]:
+            console.print(for_table(f"{row['run']} is damaged: {row['damages']}"), highlight=False)
     if len(rows) < whole:
         console.print(f"the newest {len(rows)} of {whole} runs; --csv FILE and --json have all, --by COLUMN puts alike "
                       "ones together, or name fewer", markup=False, highlight=False)

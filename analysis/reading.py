@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from analysis.damages import damages, possible
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.foreign import ForeignError, parse_object, read_json, read_yaml, whole_number
 from holmes_hpc.paths import is_listed, unreadable
@@ -18,6 +20,9 @@ from holmes_hpc.runs.job import job_ranks
 
 RUN_FILES = ("plan.json", "metrics.jsonl", "job.json")
 """A folder that holds one of these is a run folder."""
+
+_RUN_ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4}")
+"""Names of run folders; those of sweeps lie in a folder of their own."""
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +40,8 @@ class Run:
     job: Record
     result: Record
     metrics: list[Record]
+    damages: tuple[str, ...] = ()
+    """What is wrong with the folder, in words."""
 
     def places(self) -> dict[int, Record]:
         """Return rank -> `node` (its slot until the plan is bound), `slot`, `fabric`, `gpu`."""
@@ -111,14 +118,18 @@ def _read_run(folder: Path) -> Run:
     name = (config.get("run") or {}).get("name") or (config.get("cluster") or {}).get("name")
     if not isinstance(name, str) or "$" in name:
         name = folder.parent.name
+    objects = {name: _read_object(folder / name) for name in ("plan.json", "job.json", "result.json")}
+    dropped: set[str] = set()
+    steps = [possible(record, dropped) for record in _newest_steps(read_lines(folder / "metrics.jsonl"))]
     return Run(
         folder=folder,
         name=f"{name}/{folder.name}",
         config=config,
-        plan=_read_object(folder / "plan.json"),
-        job=_read_object(folder / "job.json"),
-        result=_read_object(folder / "result.json"),
-        metrics=_newest_steps(read_lines(folder / "metrics.jsonl")),
+        plan=objects["plan.json"],
+        job=objects["job.json"],
+        result=objects["result.json"],
+        metrics=steps,
+        damages=damages(folder, {"config.yaml": config, **objects}, dropped),
     )
 
 
@@ -147,6 +158,8 @@ def _runs_below(top: Path) -> list[Path]:
         if any(name in files for name in RUN_FILES):
             found.append(Path(folder))
             subfolders.clear()
+        elif _RUN_ID.fullmatch(Path(folder).name):
+            logger.warning("%s: an empty run folder (none of %s), left out", folder, ", ".join(RUN_FILES))
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
     return found
 

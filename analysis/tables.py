@@ -188,7 +188,7 @@ def describe(run: Run) -> dict[str, Any]:
         "micro_batch_size": plan.get("micro_batch_size"),
         "global_batch_size": plan.get("global_batch_size"),
         "emulated": emulated,
-        "machine": words.machine(emulated, predicted_machine, compute),
+        "machine": words.machine(emulated, predicted_machine, compute, on_slurm=run.job.get("job_id") is not None),
     }
 
 
@@ -220,6 +220,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "final_loss": _number(steps["loss"].iloc[-1] if len(steps) else run.result.get("final_loss")),
         "validation_loss": _last(steps["validation_loss"]),
         "error": run.result.get("error"),
+        "damages": "; ".join(run.damages),
     }
 
 

@@ -60,21 +60,25 @@ def workload(config: Record) -> str:
     return f"{model.get('name', '')}{size}"
 
 
-def machine(emulated: bool | None, predicted_machine: str | None, compute: str | None) -> str:
+def machine(emulated: bool | None, predicted_machine: str | None, compute: str | None, *,
+            on_slurm: bool = False) -> str:
     """Return what measured: `emulated`, `wind tunnel` (timed compute), `local`, `real`, or `unknown`.
 
     `local`: plain processes of one machine without emulated NICs, whose plan was made for the emulation.
+    Without a plan only a job of Slurm is known to have run on real nodes.
     """
     if emulated is None:
         return "unknown"
     if emulated:
         return "wind tunnel" if compute == "timed" else "emulated"
+    if predicted_machine is None and not on_slurm:
+        return "unknown"
     return "local" if predicted_machine in HERE else "real"
 
 
 def status(config: Record, result: Record) -> str:
     """Return how a run ended, or `running`; `completed, probe` of one that measured links and trained nothing."""
-    ended = str(result.get("status") or "running")
+    ended = str(result.get("status") or ("unknown" if result else "running"))
     return f"{ended}, probe" if (config.get("launch") or {}).get("probe_only") else ended
 
 

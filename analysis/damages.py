@@ -1,0 +1,55 @@
+"""What is wrong with a run folder, in words: files that are missing or no such files, and figures that cannot be.
+
+A table that left this out would show `real` for a run whose plan is lost, or a median of negative seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from holmes_hpc.runs.result import STATUSES
+
+Record = dict[str, Any]
+
+POSITIVE = ("step_seconds", "tokens_per_second", "samples_per_second", "tokens", "samples")
+"""Figures of a step that are above 0 or unknown."""
+NOT_NEGATIVE = ("exposed_comm_seconds", "bubble_fraction", "bytes_ethernet", "bytes_fabric", "memory_gib", "mfu",
+                "tflops_per_gpu", "lr")
+"""Figures of a step that are at least 0 or unknown."""
+_FILES = {"config.yaml": "model and cluster are unknown", "plan.json": "layout and prediction are unknown",
+          "job.json": "where it ran is unknown"}
+
+
+def damages(folder: Path, read: dict[str, Record], dropped: Iterable[str]) -> tuple[str, ...]:
+    """Return what is wrong with a run: of its files (`read`: what they hold, empty where nothing is) and figures."""
+    found = []
+    for name, meaning in _FILES.items():
+        if not read[name]:
+            state = "is damaged or empty" if (folder / name).exists() else "is missing"
+            found.append(f"{name} {state} ({meaning})")
+    status = read["result.json"].get("status")
+    if (folder / "result.json").exists() and status not in STATUSES:
+        found.append(f"result.json has no status of {', '.join(STATUSES)}" if status is None
+                     else f"result.json has the unknown status {status!r}, perhaps of another version")
+    names = sorted(set(dropped))
+    if names:
+        found.append(f"metrics.jsonl has figures that cannot be, taken as unknown: {', '.join(names)}")
+    return tuple(found)
+
+
+def possible(record: Record, dropped: set[str]) -> Record:
+    """Return a step's record without figures that cannot be; add their names to `dropped`."""
+    wrong = {name for name in (*POSITIVE, *NOT_NEGATIVE) if _is_wrong(record.get(name), zero=name in NOT_NEGATIVE)}
+    dropped |= wrong
+    return {name: value for name, value in record.items() if name not in wrong} if wrong else record
+
+
+def _is_wrong(value: Any, *, zero: bool) -> bool:
+    if value is None:
+        return False
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return True
+    return not math.isnan(value) and (value < 0 or (value == 0 and not zero) or math.isinf(value))
