@@ -118,9 +118,20 @@ def _complete(argv: list[str]) -> int:
             sys.stdout.write(" ".join(verb for verb in VERBS if verb.startswith(words[-1])) + "\n")
             return 0
         if words[1] not in HYDRA_VERBS:
-            return 0
+            return _complete_plain(words[1], words[-1])
         os.environ["COMP_LINE"] = " ".join([words[0], *words[2:]])
     return _hydra_completion(argv)
+
+
+def _complete_plain(verb: str, word: str) -> int:
+    """Answer the shell for a verb with arguments of its own."""
+    from holmes_hpc.completion import completions
+
+    if verb in VERBS:
+        put_analysis_first()
+        module = PLAIN_VERBS.get(verb, f"analysis.{verb}")
+        sys.stdout.write(" ".join(completions(verb, word, importlib.import_module(module).main)) + "\n")
+    return 0
 
 
 def _hydra_completion(argv: list[str]) -> int:

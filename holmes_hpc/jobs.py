@@ -30,7 +30,7 @@ SHOWN = 20
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(prog="holmes jobs", description=(
-        "State, step, tokens/s and loss of the runs that were submitted to Slurm."))
+        "State, step, tokens/s and loss of runs: of those that were submitted to Slurm, and of those on machines."))
     parser.add_argument("runs", nargs="*", metavar="RUN", help="a run folder, a folder of runs or of a sweep, a job "
                                                               f"id, or a run's name; none: the newest {SHOWN}")
     parser.add_argument("--folder", type=Path, default=default_runs_folder(), help="where runs lie (%(default)s)")
@@ -52,13 +52,12 @@ def _show(arguments: argparse.Namespace) -> int:
     here = [folder for folder in folders if _submitted(folder) is None and folder.job_path.exists()]
     if not arguments.runs:
         found = sorted(found, key=_number)[-SHOWN:]
-    if arguments.runs:
-        for folder in here:
-            sys.stdout.write(f"{for_terminal(_on_a_machine(folder))}\n")
+    for folder in here if arguments.runs else here[-SHOWN:]:
+        sys.stdout.write(f"{for_terminal(_on_a_machine(folder))}\n")
     if not found:
-        if not (arguments.runs and (here or missing)):
-            sys.stderr.write(f"holmes jobs: no run in {arguments.folder.absolute()} was submitted to Slurm"
-                             f"{_of_machines(here)}\n")
+        if not here and not (arguments.runs and missing):
+            sys.stderr.write(f"holmes jobs: there is no run in {arguments.folder.absolute()}; --folder names another "
+                             "folder of runs\n")
         _say_missing(missing)
         return 0
     watch, board = Watch(found), Board(_overrides(arguments.runs))
@@ -97,12 +96,6 @@ def _on_a_machine(folder: RunFolder) -> str:
         state = f"at {step}" + (", going on" if main_is_alive(job) else f", as far as {socket.gethostname()} can know")
     return (f"{folder.path} is no job of Slurm but a run of the machine {job.get('host')}: {state}; its logs: `holmes "
             f"logs {folder.path}`")
-
-
-def _of_machines(here: Sequence[RunFolder]) -> str:
-    if not here:
-        return ""
-    return f"; {len(here)} ran on a machine without it, such as {here[-1].path}: name one to see it"
 
 
 def _to_be_submitted(names: Sequence[str], base: Path) -> dict[Path, int]:

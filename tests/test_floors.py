@@ -33,7 +33,7 @@ FLOORS = [
     {"engine"},
     {"launch"},
     {"program"},
-    {"api"},
+    {"api", "completion"},
     {"front"},
     {"train", "plan", "doctor", "jobs", "cancel", "sweep", "logs", "site", "probe", "compare", "calibrate",
      "tokenize", "settings", "evaluate", "sample", "export", "trace"},
@@ -41,7 +41,7 @@ FLOORS = [
 ]
 TORCH_FROM = FLOORS.index({"metrics", "data", "model", "checkpoint"})
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
-NO_TORCH_EITHER = {"api", "scripted",
+NO_TORCH_EITHER = {"api", "scripted", "completion",
                    "front", "program", "train", "plan", "doctor", "jobs", "cancel", "sweep", "logs", "site", "probe",
                    "compare", "calibrate", "tokenize", "settings", "evaluate", "sample", "export", "trace",
                    "cli"}

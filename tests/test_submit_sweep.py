@@ -241,7 +241,7 @@ def test_runs_are_found_by_what_a_user_has_at_hand(tmp_path: Path) -> None:
 def test_jobs_and_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.run(["jobs"]) == 0
-    assert "was submitted to Slurm" in capsys.readouterr().err
+    assert "there is no run in" in capsys.readouterr().err
     run = submitted(tmp_path, "3")
     write_result(run.folder, "completed", error=None, emulated=False)
     assert cli.run(["jobs"]) == 0

@@ -18,6 +18,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, read_cluster
 from holmes_hpc.data.before import check_data_files
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.launch.follow.advice import next_steps
 from holmes_hpc.launch.here.ended import clear_and_advise
 from holmes_hpc.launch.here.resume import resolve_resume
 from holmes_hpc.launch.here.run import run_here
@@ -94,6 +95,8 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
                      folder.probe_path)
         if not config.launch.probe_only:
             _report(folder, brief=brief, pictures=config.run.pictures)
+            if not brief:
+                LOG.info("%s", next_steps(folder, config.train.checkpoint_every))
     return status, folder
 
 
