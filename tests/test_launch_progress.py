@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress, TextColumn
 
-from holmes_hpc.launch.follow.progress import PlainReporter, describe
+from holmes_hpc.launch.follow.progress import LiveReporter, Pace, PlainReporter, describe
 from tests.runs_for_tests import train
 
 ROW = {"step": 1, "loss": 2.0, "tokens_per_second": 4096.0, "step_seconds": 0.1, "mfu": 0.25, "skipped_steps": 0}
@@ -29,6 +31,30 @@ def test_a_validation_that_is_not_finite_is_said_too() -> None:
     stream = io.StringIO()
     PlainReporter(1, stream).step({**ROW, "validation_loss": math.nan})
     assert "validation loss nan" in stream.getvalue()
+
+
+def test_the_time_left_counts_the_steps_of_this_start() -> None:
+    now = iter([0.0, 30.0, 30.0, 34.0, 34.0, 40.0, 40.0, 7240.0, 7240.0]).__next__
+    pace = Pace(3610, clock=now)
+    assert pace.words(11) == "30 s"  # it went on after step 10, and connected before
+    assert pace.words(13) == "34 s, 1 h 59 min left"
+    assert pace.words(16) == "40 s, 1 h 59 min left"
+    assert pace.words(3610) == "2 h 0 min"
+
+
+def test_the_time_left_is_in_the_lines_and_the_bar() -> None:
+    stream = io.StringIO()
+    reporter = PlainReporter(3, stream)
+    for step in (1, 2, 3):
+        reporter.step({**ROW, "step": step, "validation_loss": 1.0})
+    first, second, third = stream.getvalue().splitlines()
+    assert "left" not in first and " 0 s, 0 s left  validation" in second and "left" not in third
+    console = Console(file=io.StringIO(), force_terminal=True, width=200)
+    with Progress(TextColumn("{task.description}"), console=console, auto_refresh=False) as progress:
+        live = LiveReporter(9, progress)
+        for step in (1, 2):
+            live.step({**ROW, "step": step})
+        assert progress.tasks[0].description.endswith("s left")
 
 
 @pytest.mark.emulated
