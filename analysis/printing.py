@@ -217,7 +217,13 @@ def _machine_note(rows: list[Row]) -> str | None:
         "local": "local: processes of one machine, NICs not emulated",
     }
     present = dict.fromkeys(row["machine"] for row in rows)
-    return "\n".join(notes[name] for name in present if name in notes) or None
+    lines = [notes[name] for name in present if name in notes]
+    busy = [row for row in rows if pd.notna(row["others_held_cores"])]
+    if busy:
+        most = max(row["others_held_cores"] for row in busy)
+        lines.append(f"busy machine: in {len(busy)} of {len(rows)} runs other programs held up to {most:.1f} cores; "
+                     "their speeds compare with no others")
+    return "\n".join(lines) or None
 
 
 def _prediction_note(rows: list[Row]) -> str | None:

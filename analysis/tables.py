@@ -14,6 +14,7 @@ import pandas as pd
 
 from analysis import words
 from analysis.reading import Record, Run, read_runs
+from holmes_hpc import foreign
 
 WARMUP_STEPS = 3
 """First steps that medians leave out; half of them where a run has fewer than twice as many."""
@@ -219,6 +220,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "measured_to_predicted": _number(ratio),
         "final_loss": _number(steps["loss"].iloc[-1] if len(steps) else run.result.get("final_loss")),
         "validation_loss": _last(steps["validation_loss"]),
+        "others_held_cores": _number(foreign.number(run.result.get("others_held_cores"))),
         "error": run.result.get("error"),
         "damages": "; ".join(run.damages),
     }

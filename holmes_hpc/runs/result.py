@@ -24,11 +24,12 @@ _log = logging.getLogger(__name__)
 
 def write_result(folder: RunFolder, status: str, *, error: str | None, emulated: bool,
                  steps: int | None = None, tokens_per_second_median: float | None = None,
-                 final_loss: float | None = None) -> None:
+                 final_loss: float | None = None, others_held_cores: float | None = None) -> None:
     """Write result.json; `status` is completed, preempted or failed, `error` None unless it failed.
 
     Steps, speed and loss that are not given are taken from metrics.jsonl; the median leaves out the first
-    steps (3, or half of a short run), which warm up. Raises ValueError for another status, else as
+    steps (3, or half of a short run), which warm up. `others_held_cores` is how many cores other programs held on
+    average, where that took some from the run. Raises ValueError for another status, else as
     `files.storage_error` says.
     """
     if status not in STATUSES:
@@ -44,6 +45,7 @@ def write_result(folder: RunFolder, status: str, *, error: str | None, emulated:
         "final_loss": last.get("loss") if final_loss is None else final_loss,
         "error": None if error is None else redact(error),
         "emulated": emulated,
+        **({} if others_held_cores is None else {"others_held_cores": round(others_held_cores, 1)}),
     })
 
 

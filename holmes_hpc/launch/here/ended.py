@@ -34,6 +34,8 @@ class RunEnd:
     folder: RunFolder
     emulated: bool
     seconds: float
+    others_held_cores: float | None = None
+    """as `write_result` takes it"""
 
     def write(self, status: str, error: Callable[[], str | None], known: str | None = None) -> tuple[str | None, bool]:
         """Write the result; return the error, and with it how to go on, and whether the run's end is as it should be.
@@ -56,7 +58,8 @@ class RunEnd:
         if error is not None:
             error = with_way_on(self.folder, error)
         try:
-            write_result(self.folder, status=status, error=error, emulated=self.emulated)
+            write_result(self.folder, status=status, error=error, emulated=self.emulated,
+                         others_held_cores=self.others_held_cores)
         except HolmesError as refused:
             LOG.error("the result was not written: %s", refused)
         return error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import secrets
@@ -18,6 +19,7 @@ from holmes_hpc.launch.follow.interruption import InterruptedRunError, interrupt
 from holmes_hpc.launch.follow.progress import make_reporter
 from holmes_hpc.launch.here.ended import RESERVE, RESERVED_BYTES, RunEnd
 from holmes_hpc.launch.here.following import Following
+from holmes_hpc.launch.here.other_load import OtherLoad
 from holmes_hpc.launch.here.supervisor import supervise
 from holmes_hpc.launch.node.backend import backend_here
 from holmes_hpc.launch.node.node_report import read_node
@@ -42,7 +44,7 @@ def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFo
     def body(context: WorldContext) -> int:
         return supervise(context, ranks)
 
-    limits = Limits.of_train(config.train)
+    limits, load = Limits.of_train(config.train), OtherLoad()
     with interruptible(), make_reporter(config.train.steps, sys.stderr) as reporter:
         world: World | None = None
         failure = FailureReport(folder)
@@ -60,6 +62,11 @@ def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFo
             LOG.warning("%s; the run is ended, its folder is %s", ended, folder.path)
             return INTERRUPTED
     if status == 0:
+        held = load.cores()
+        if held is not None:
+            LOG.warning("other programs held %.1f of this machine's %d cores meanwhile: the run was slower for that, "
+                        "and compares with no other", *held)
+            end = dataclasses.replace(end, others_held_cores=held[0])
         error, written = end.write("completed", lambda: None)
         if not written:
             LOG.error("%s", error)
