@@ -12,8 +12,9 @@ from pathlib import Path
 
 from holmes_hpc.config.folders import default_runs_folder
 
-WITH_RUNS = ("jobs", "cancel", "logs", "compare", "calibrate", "throughput", "report", "sweep")
-"""Verbs whose words are run folders."""
+WITH_RUNS = ("jobs", "cancel", "logs", "compare", "calibrate", "throughput", "report", "sweep", "trace", "evaluate",
+             "sample", "export")
+"""Verbs whose words are run folders, or folders of published models."""
 
 
 def completions(verb: str, word: str, main: Callable[[list[str]], int]) -> list[str]:

@@ -32,6 +32,8 @@ def test_no_word_gives_the_newest_runs(complete) -> None:
 @pytest.mark.parametrize(("line", "found"), [
     ("holmes report runs/m", ["runs/mixed/"]),
     ("holmes compare runs/mixed/20261129-120000-aaaa runs/mixed/2026113", ["runs/mixed/20261130-120000-bbbb/"]),
+    ("holmes trace runs/o", ["runs/other/"]), ("holmes evaluate runs/o", ["runs/other/"]),
+    ("holmes sample runs/o", ["runs/other/"]), ("holmes export runs/o", ["runs/other/"]),
     ("holmes jobs nowhere", []), ("holmes site ru", []), ("holmes nothing x", []), ("holmes jobs runs/[", [])])
 def test_a_word_becomes_folders_that_begin_with_it(complete, line: str, found: list[str]) -> None:
     assert complete(line) == found
