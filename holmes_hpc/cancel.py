@@ -16,7 +16,7 @@ from holmes_hpc.runs.find import find_runs
 from holmes_hpc.runs.sweeps import sweep_named
 from holmes_hpc.submit.commands import run_command
 from holmes_hpc.submit.job import submitted_run
-from holmes_hpc.submit.once import strangers
+from holmes_hpc.submit.lost import strangers
 from holmes_hpc.submit.patience import patiently
 from holmes_hpc.submit.states import JobStatus, read_states
 from holmes_hpc.submit.watch import SubmittedRun

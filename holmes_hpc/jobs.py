@@ -22,6 +22,7 @@ from holmes_hpc.submit.board import Board, Row, planned_steps, table, text
 from holmes_hpc.submit.ending import failure
 from holmes_hpc.submit.job import submitted_run
 from holmes_hpc.submit.live import rows, show_until_over
+from holmes_hpc.submit.lost import OwnStates
 from holmes_hpc.submit.watch import NOT_SUBMITTED, SubmittedRun, Watch
 
 SHOWN = 20
@@ -60,7 +61,8 @@ def _show(arguments: argparse.Namespace) -> int:
                              "folder of runs\n")
         _say_missing(missing)
         return 0
-    watch, board = Watch(found), Board(_overrides(arguments.runs))
+    states = OwnStates(found)
+    watch, board = Watch(found, states), Board(_overrides(arguments.runs))
     if arguments.watch:
         show_until_over(watch, board, sys.stdout)
     else:
@@ -73,6 +75,9 @@ def _show(arguments: argparse.Namespace) -> int:
         folder = watched.run.folder
         if watched.run.job_id == NOT_SUBMITTED:
             sys.stdout.write(f"{folder.name}/{folder.id} was not submitted: {for_terminal(failure(watched))}\n")
+        elif watched.run.known_as in states.lost:
+            sys.stdout.write(f"{folder.name}/{folder.id}: Slurm lost its job, and gave the number "
+                             f"{watched.run.job_id} to another one, which is not shown\n")
     _say_missing(missing)
     return 0
 

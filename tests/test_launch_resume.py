@@ -148,3 +148,16 @@ def test_an_empty_path_is_not_the_current_folder(saved: Path, word: str, monkeyp
     monkeypatch.chdir(saved)
     with pytest.raises(ConfigurationError, match="train.resume is empty; set it to auto, never"):
         resolve_resume(compose([*SMALL, f"train.resume={word}"]))
+
+
+@pytest.mark.parametrize(("written", "meant"), [("Auto", "auto"), ("AUTO", "auto"), ("atuo", "auto"),
+                                                ("Never", "never")])
+def test_a_mistyped_word_is_offered_as_it_is_written(written: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"Did you mean {meant}\\?"):
+        resolve_resume(compose([*SMALL, f"train.resume={written}"]))
+
+
+def test_a_path_is_offered_no_word(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        resolve_resume(compose([*SMALL, f"train.resume={tmp_path}/auto"]))
+    assert "Did you mean" not in str(caught.value)

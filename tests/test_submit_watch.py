@@ -268,6 +268,62 @@ def test_without_slurm_the_table_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     assert "Slurm does not tell of the jobs: squeue: not found here" in capsys.readouterr().err
 
 
+LISTING = """\
+#!/bin/sh
+case "$*" in
+*%o*) printf '%s\\n' "$(cat {folder}/scripts)";;
+*) echo 'JOBID|JOBID|STATE|PARTITION|NODELIST|REASON|NAME'; echo '16|16|RUNNING|ib|ib-1|None|other';;
+esac
+"""
+
+
+@pytest.fixture
+def sixteen(tmp_path: Path, programs: Callable[..., Path]) -> RunFolder:
+    """A run that was submitted as job 16, in a queue whose job 16 has the script in the file `scripts`."""
+    folder = RunFolder.create(tmp_path / "runs", "mixed")
+    write_job(folder, job_id="16", emulated=False)
+    folder.write_text(folder.config_path, "train: {steps: 20}\n")
+    (folder.path / "submission").mkdir()
+    programs("sacct", "")
+    programs("scancel", "")
+    programs("squeue", "")
+    (tmp_path / "bin" / "squeue").write_text(LISTING.format(folder=tmp_path))
+    return folder
+
+
+@pytest.mark.parametrize("script", ["/home/me/train.sh",
+                                    "/x/runs/mixed/20260101-000000-abcd/submission/submission_file_1.sh"])
+def test_another_job_with_the_number_of_a_lost_one_is_not_shown_or_cancelled(
+        tmp_path: Path, sixteen: RunFolder, script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "scripts").write_text(f"16|{script}\n")
+    assert cli.run(["jobs", str(sixteen.path)]) == 0
+    told = capsys.readouterr().out
+    assert "running" not in told and "Slurm lost its job, and gave the number 16 to another one" in told
+    assert cli.run(["cancel", str(sixteen.path)]) == 0
+    assert capsys.readouterr().out == "cancelled 0 of 1 runs; the others are over\n"
+
+
+@pytest.mark.parametrize("script", ["{run}/submission/.submission_file_1.sh", "(null)", "", "wrap",
+                                    "/elsewhere/{name}/submission/submission_file_1.sh --an-argument"])
+def test_a_runs_own_job_is_shown_and_cancelled_also_by_another_path(
+        tmp_path: Path, sixteen: RunFolder, script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    named = script.format(run=sixteen.path, name=f"{sixteen.name}/{sixteen.id}")
+    (tmp_path / "scripts").write_text(f"A banner of the site\n16|{named}\n")
+    assert cli.run(["jobs", str(sixteen.path)]) == 0
+    assert "running" in capsys.readouterr().out
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    assert cli.run(["cancel", str(tmp_path / "link" / sixteen.name / sixteen.id)]) == 0
+    assert capsys.readouterr().out == "cancelled 1 of 1 runs (jobs 16)\n"
+
+
+def test_a_run_inside_of_somebodys_own_batch_script_has_that_ones_number(
+        tmp_path: Path, sixteen: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    (sixteen.path / "submission").rmdir()
+    (tmp_path / "scripts").write_text("16|/home/me/train.sh\n")
+    assert cli.run(["jobs", str(sixteen.path)]) == 0
+    assert "running" in capsys.readouterr().out
+
+
 def test_a_failed_script_shows_the_end_of_its_log(tmp_path: Path) -> None:
     watch = run_until_over(tmp_path, Slurm((0, JobStatus("TIMEOUT"))))
     run = watch.runs[0].run

@@ -25,7 +25,7 @@ from holmes_hpc.submit.ending import exit_status_of, failure
 from holmes_hpc.submit.job import set_aside, submitted_run, taken_job
 from holmes_hpc.submit.lanes import Lanes
 from holmes_hpc.submit.live import rows, show_until_over
-from holmes_hpc.submit.once import strangers
+from holmes_hpc.submit.lost import strangers
 from holmes_hpc.submit.onward import slide_window
 from holmes_hpc.submit.options import cluster_of
 from holmes_hpc.submit.patience import patiently

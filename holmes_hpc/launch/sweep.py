@@ -14,6 +14,7 @@ from typing import Any
 from holmes_hpc.cluster import ClusterDescription, read_cluster
 from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.errors import ConfigurationError, LaunchImpossibleError
+from holmes_hpc.launch.course import say_course
 from holmes_hpc.launch.in_turn import run_in_turn
 from holmes_hpc.launch.slurm.travelling import check_travelling
 from holmes_hpc.launch.submitting import Outcome, run_sweep, submit_waiting
@@ -39,6 +40,7 @@ def sweep(configs: Sequence[Any], words: Sequence[str], place: Path) -> list[Out
     words = distinguishing(words)
     if where != "slurm":
         return run_in_turn(configs, words)
+    say_course(configs)
     launch = configs[0].launch
     begun = None if launch.new_sweep else find_sweep(place.parent, fingerprint(configs, words))
     if begun is not None:

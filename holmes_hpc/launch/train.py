@@ -18,6 +18,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, read_cluster
 from holmes_hpc.data.before import check_data_files
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.launch.course import say_course
 from holmes_hpc.launch.follow.advice import next_steps
 from holmes_hpc.launch.here.ended import clear_and_advise
 from holmes_hpc.launch.here.resume import resolve_resume
@@ -78,6 +79,7 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
         chosen = for_library(chosen, knows_nodes=library is None or library.knows_nodes)
     refuse_unsupported(config, chosen)
     fill_in_resume(config)
+    say_course([config])
     if not brief:
         console = Console(width=None if sys.stdout.isatty() else PLAN_WIDTH)
         console.print(render(chosen, cluster))

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 
 from omegaconf import OmegaConf
 
+from holmes_hpc.config.kept import read_kept
 from holmes_hpc.errors import ConfigurationError, LaunchImpossibleError
 from holmes_hpc.foreign import read_object, whole_number
 from holmes_hpc.runs.files import storage_error, write_json_atomic, write_text_atomic
@@ -88,7 +89,8 @@ class Sweep:
             raise ConfigurationError(f"{missing[0]} is missing, so this sweep cannot go on; start it anew")
         for folder in (self.place, self.place / "configs", *(path.parent for path in paths)):
             check_own(folder)
-        return [OmegaConf.load(path) for path in paths]
+        return [read_kept(path, LOG.info if number == 0 else lambda text: None)  # each lacks the same settings
+                for number, path in enumerate(paths)]
 
     @property
     def completed(self) -> bool:

@@ -7,14 +7,12 @@ is searched for a job whose script lies in the folder of this submission, which 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from holmes_hpc.cluster.slurm import read_job_id
-from holmes_hpc.foreign import read_object
 from holmes_hpc.submit.commands import SlurmCommandError, TransientSlurmError, run_command
 from holmes_hpc.submit.patience import patiently
-from holmes_hpc.submit.watch import SubmittedRun
 
 LOG = logging.getLogger(__name__)
 
@@ -67,33 +65,11 @@ def find_jobs(place: Path, cluster: str | None = None) -> list[str]:
     return [str(number) for number in sorted(found)]
 
 
-def strangers(runs: Iterable[SubmittedRun]) -> set[str]:
-    """Return the ids of those runs whose job in the queue has a script of something else.
-
-    A controller that was killed gives the numbers of jobs that it lost once more. Raises SlurmCommandError where the
-    queue cannot be read.
-    """
-    by_cluster: dict[str | None, list[SubmittedRun]] = {}
-    for run in runs:
-        by_cluster.setdefault(run.cluster, []).append(run)
-    found = set()
-    for cluster, mine in by_cluster.items():
-        listed = run_command(["squeue", "--me", "--states=all", "--noheader", "--format=%i|%o"], cluster=cluster)
-        scripts = {str(read_job_id(job.strip()).job): script for job, _, script in
-                   (line.partition("|") for line in listed.splitlines())}
-        for run in mine:
-            script = scripts.get(run.job_id.partition("_")[0])
-            sweep = (read_object(run.folder.job_path) or {}).get("sweep")
-            own = [f"{run.folder.path}/", *([f"{sweep}/"] if isinstance(sweep, str) else [])]
-            if script and SUBMISSION_FILE in script and not any(place in script for place in own):
-                found.add(run.known_as)
-    return found
-
-
 def _ids_of(listed: str, place: Path) -> set[int]:
     """Return the numbers of whole jobs in lines `ID|words with the script's path`."""
     lines = (line.partition("|") for line in listed.splitlines())
-    return {read_job_id(job.strip()).job for job, _, words in lines if f"{place}/" in words}
+    end = "/".join(place.parts[-3:])  # the folder may have been reached by a link
+    return {read_job_id(job.strip()).job for job, _, words in lines if f"/{end}/" in words}
 
 
 def _only(job_id: str, place: Path, cluster: str | None) -> str:

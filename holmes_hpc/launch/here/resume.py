@@ -11,6 +11,7 @@ from holmes_hpc.checkpoint.index import INDEX_NAME, read_index
 from holmes_hpc.checkpoint.model import check_model, check_optimizer
 from holmes_hpc.checkpoint.naming import candidates, looking_again
 from holmes_hpc.checkpoint.refusals import Refusals
+from holmes_hpc.config.describe import near
 from holmes_hpc.errors import CheckpointError, ConfigurationError
 from holmes_hpc.paths import unreadable
 from holmes_hpc.runs.private import exposed
@@ -37,8 +38,9 @@ def resolve_resume(config: Any) -> str:
     except OSError as error:
         raise unreadable(error, setting=f"train.resume={wanted}") from error
     if not found:
+        meant = near(wanted.strip().casefold(), WORDS)
         raise ConfigurationError(
-            f"train.resume={wanted}: no checkpoint lies there. Name a checkpoint such as "
+            f"train.resume={wanted}: no checkpoint lies there.{meant} Name a checkpoint such as "
             "runs/mixed/ID/checkpoints/step-000010 or its run folder, or set train.resume to auto or never."
         )
     architecture = Architecture.from_config(config.model)

@@ -14,11 +14,10 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from holmes_hpc.cluster import ClusterDescription, Machine, read_cluster
 from holmes_hpc.cluster.nics import ETHERNET
 from holmes_hpc.cluster.slurm.step import StepLayout
+from holmes_hpc.config.kept import read_kept
 from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.errors import PREEMPTED, HolmesError
 from holmes_hpc.launch.node.backend import AUTO, prepare_environment
@@ -62,7 +61,7 @@ def be_rank(folder: RunFolder, layout: StepLayout, *, supervised: bool = False) 
 
 def _be_rank(folder: RunFolder, layout: StepLayout, start: Start, *, supervised: bool) -> int:
     check_own(folder.path)
-    config = OmegaConf.load(folder.config_path)
+    config = read_kept(folder.config_path, lambda text: _say(folder, layout, text))
 
     def leave(signal_name: str | None, status: int = 1) -> None:
         if layout.rank not in start.ends():

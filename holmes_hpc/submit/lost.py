@@ -1,0 +1,73 @@
+"""Jobs that a controller lost and whose numbers it gave to others: once killed, it counts on from what it had saved.
+
+What has such a number is another job, of this tool or not: it is not shown, counted or cancelled in the run's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from holmes_hpc.cluster.slurm import read_job_id
+from holmes_hpc.foreign import read_object
+from holmes_hpc.submit.commands import run_command
+from holmes_hpc.submit.once import SUBMISSION_FILE
+from holmes_hpc.submit.states import JobStatus, read_states
+from holmes_hpc.submit.watch import SubmittedRun
+
+
+class OwnStates:
+    """Asks for the states of runs as `read_states` does, but for jobs that only have their numbers (`lost`).
+
+    Whose a job is is looked up once, when it is first seen. Raises SlurmCommandError.
+    """
+
+    def __init__(self, runs: Iterable[SubmittedRun]) -> None:
+        self._unseen = {run.known_as: run for run in runs}
+        self.lost: set[str] = set()
+
+    def __call__(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        """Return the states by job id."""
+        states = read_states(job_ids)
+        seen = {known_as: run for known_as, run in self._unseen.items() if known_as in states}
+        if seen:
+            self.lost |= strangers(seen.values())
+            self._unseen = {known_as: run for known_as, run in self._unseen.items() if known_as not in seen}
+        return {job_id: status for job_id, status in states.items() if job_id not in self.lost}
+
+
+def strangers(runs: Iterable[SubmittedRun]) -> set[str]:
+    """Return the ids of those runs whose job in the queue has a script of something else.
+
+    A controller that was killed gives the numbers of jobs that it lost once more, to whatever is submitted next. Raises
+    SlurmCommandError where the queue cannot be read.
+    """
+    by_cluster: dict[str | None, list[SubmittedRun]] = {}
+    for run in runs:
+        by_cluster.setdefault(run.cluster, []).append(run)
+    found = set()
+    for cluster, mine in by_cluster.items():
+        listed = run_command(["squeue", "--me", "--states=all", "--noheader", "--format=%i|%o"], cluster=cluster)
+        scripts = {str(read_job_id(job.strip()).job): script for job, _, script in
+                   (line.partition("|") for line in listed.splitlines()) if script.startswith("/")}
+        for run in mine:
+            script = scripts.get(run.job_id.partition("_")[0])
+            if script is not None and not _may_be_of(run, script):
+                found.add(run.known_as)
+    return found
+
+
+def _may_be_of(run: SubmittedRun, script: str) -> bool:
+    """Say whether a run's job may have this script; its folder may have another path here than at the submission."""
+    sweep = (read_object(run.folder.job_path) or {}).get("sweep")
+    places = [run.folder.path, *([Path(sweep)] if isinstance(sweep, str) else [])]
+    if any(f"/{_named(place)}/" in script for place in places):
+        return True
+    # A run inside of somebody's own batch script has that one's number.
+    ours = isinstance(sweep, str) or any(run.folder.path.glob("submission*"))
+    return not ours and SUBMISSION_FILE not in script
+
+
+def _named(place: Path) -> str:
+    """Return the end of a path that no other has: the name and the id of a run, or of a sweep."""
+    return "/".join(place.parts[-2:])
