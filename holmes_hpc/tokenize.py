@@ -15,6 +15,7 @@ from holmes_hpc.data.settings import SourceSettings
 from holmes_hpc.errors import ConfigurationError, DataError, HolmesError
 from holmes_hpc.program import report, run_program
 from holmes_hpc.values.packings import FORMATS
+from holmes_hpc.words import counted
 
 _SAY_SECONDS = 2.0
 _INTERRUPTED = 130
@@ -78,8 +79,8 @@ def _tokenize(arguments: argparse.Namespace) -> int:
                         "that you may write and that has room; the same command goes on with what is left.") from error
     for note in notes:
         sys.stderr.write(f"holmes tokenize: {note}\n")
-    sys.stdout.write(f"{arguments.output}: {tokens} tokens in {documents} documents; use it with data=tokens "
-                     f"data.path={arguments.output}\n")
+    sys.stdout.write(f"{arguments.output}: {tokens} tokens in {counted(documents, 'document')}; use it with "
+                     f"data=tokens data.path={arguments.output}\n")
     return 0
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from holmes_hpc.data import Dataset, open_dataset
 from holmes_hpc.engine import Job, Trainer
 from holmes_hpc.launch.rank.late_imports import import_late_modules
 from holmes_hpc.metrics import StepMetrics, Usage
+from holmes_hpc.metrics.trackers import Trackers
 from holmes_hpc.planner import plan
 from holmes_hpc.runs import RunFolder, read_metrics
 from holmes_hpc.values import Plan
+from holmes_hpc.values.trackers import OpenTracker, TrackedRun
 from tests.forked import ForkedRank, run_ranks
 
 TINY = [
@@ -27,6 +30,8 @@ TINY = [
     "model.num_heads=2", "model.sequence_length=16", "optimizer.clip_grad_norm=0.5", "parallel.bucket_mib=0.004",
 ]
 
+SAID = "said.txt"
+"""File in a run's folder with what was said of its trackers."""
 Look = Callable[[Trainer], Any]
 
 
@@ -44,8 +49,12 @@ class World:
 
 
 def train_world(path: Path, overrides: list[str], look: Look | None = None, made: Plan | None = None,
-                before: Look | None = None, check: bool = True) -> World:
-    """Train a tiny model on forked ranks; `before` and `look` see every rank's trainer before and after."""
+                before: Look | None = None, check: bool = True,
+                trackers: Mapping[str, OpenTracker] | None = None) -> World:
+    """Train a tiny model on forked ranks; `before` and `look` see every rank's trainer before and after.
+
+    `trackers` are opened on rank 0; what is said of them is in the file SAID of the run's folder.
+    """
     published = any(each.startswith("model.from_pretrained=") for each in overrides)
     tiny = [each for each in TINY if not (published and each.startswith("model."))]
     config = compose([*tiny, *overrides])
@@ -53,23 +62,30 @@ def train_world(path: Path, overrides: list[str], look: Look | None = None, made
     import_late_modules(made)
     folder = RunFolder.create(path, "world")
     dataset = open_dataset(config.data, Architecture.from_config(config.model))  # once, before the ranks are forked
-    results = run_ranks(made.world_size, _train, config, made, dataset, folder, look, before, timeout_seconds=120,
-                        check=check)
+    results = run_ranks(made.world_size, _train, config, made, dataset, folder, look, before, trackers or {},
+                        timeout_seconds=120, check=check)
     return World(made, read_metrics(folder), folder, results)
 
 
 def _train(given: ForkedRank, config: Any, made: Plan, dataset: Dataset, folder: RunFolder, look: Look | None,
-           before: Look | None) -> Any:
+           before: Look | None, opens: Mapping[str, OpenTracker]) -> Any:
     architecture = Architecture.from_config(config.model)
     communicator = connect(given.store, given.rank, made.world_size, made, NodeNetworks.local(),
                            start_timeout=60, train_timeout=60)
-    job = Job(made, given.rank, architecture, dataset, communicator, folder,
-              StepMetrics(made, architecture, 1.0, True), Usage(None, None), config.train, config.optimizer,
-              pretrained=config.model.from_pretrained)
-    trainer = Trainer(job)
-    if before is not None:
-        before(trainer)
-    trainer.run()
+    run = TrackedRun("world", folder.path, {}, made)
+    with Trackers(opens if given.rank == 0 else {}, run, partial(_say, folder)) as trackers:
+        job = Job(made, given.rank, architecture, dataset, communicator, folder,
+                  StepMetrics(made, architecture, 1.0, True), Usage(None, None), config.train, config.optimizer,
+                  trackers=(trackers,), pretrained=config.model.from_pretrained)
+        trainer = Trainer(job)
+        if before is not None:
+            before(trainer)
+        trainer.run()
     seen = look(trainer) if look is not None else None
     communicator.close()
     return seen
+
+
+def _say(folder: RunFolder, line: str) -> None:
+    with Path(folder.path, SAID).open("a") as file:
+        file.write(line + "\n")

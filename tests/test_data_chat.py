@@ -95,7 +95,7 @@ def test_conversations_without_the_assistant_are_left_out_and_said(tmp_path):
     rows = [conversation("Hi", "Hello"), conversation("Alone"), conversation("Hi", "Hello")]
     data = open_chat(tmp_path, rows)
     assert len(data.sources[0].documents) == 2
-    assert "1 conversation have no turn of the assistant and were left out" in " ".join(data.remarks(doubts=False))
+    assert "1 conversation without a turn of the assistant was left out" in " ".join(data.remarks(doubts=False))
 
 
 def test_conversations_that_are_cut_are_said(tmp_path):

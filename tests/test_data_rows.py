@@ -175,10 +175,20 @@ def test_tokenize_makes_conversations_that_count_the_assistant(tmp_path, capsys)
     write_rows(tmp_path / "chat.jsonl", [*[conversation("Hi", "Hello")] * 5, conversation("Alone")])
     assert tokenize.main([str(tmp_path / "a.tokens"), str(tmp_path / "chat.jsonl"), "--chat", "--tokenizer", str(model),
                           "--processes", "1"]) == 0
-    assert "1 conversation have no turn of the assistant" in capsys.readouterr().err
+    assert "1 conversation without a turn of the assistant was left out" in capsys.readouterr().err
     tokens = read_token_file(settings(tmp_path / "a.tokens"))
     assert int(numpy.asarray(tokens.counted).sum()) == 5 * (len("Hello") + 1)
     assert len(tokens.documents) == 5
+
+
+def test_tokenize_writes_no_file_of_nothing_and_says_why(tmp_path, capsys):
+    model = model_folder(tmp_path / "model")
+    write_rows(tmp_path / "chat.jsonl", [conversation("Alone"), conversation("Alone too")])
+    assert tokenize.main([str(tmp_path / "a.tokens"), str(tmp_path / "chat.jsonl"), "--chat", "--tokenizer", str(model),
+                          "--processes", "1"]) == 2
+    assert ("no document is in these files; 2 conversations without a turn of the assistant were left out"
+            in capsys.readouterr().err)
+    assert not (tmp_path / "a.tokens").exists()
 
 
 @pytest.mark.parametrize(("words", "fact"), [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import types
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.metrics import libraries
 from holmes_hpc.metrics.trackers import Trackers
 from holmes_hpc.values.trackers import TrackedRun
+from tests.engine_worlds import SAID, train_world
 
 ROW = {"step": 3, "loss": 2.5, "samples": 8, "emulated": True, "time": "now", "stragglers": [], "mfu": None}
 NUMBERS = {"loss": 2.5, "samples": 8.0}
@@ -149,3 +151,38 @@ def test_trackers_that_cannot_be_are_refused_before_the_start(monkeypatch: pytes
     with pytest.raises(ConfigurationError, match="pip install wandb"):
         compose(["+cluster=laptop", "run.trackers=[wandb]"])
     assert compose(["+cluster=laptop"]).run.trackers is None
+
+
+class Files:
+    """A tracker of files that loses what it writes to: its folder at step 2, or from the begin the room on its disk."""
+
+    def __init__(self, run: TrackedRun, full: bool = False) -> None:
+        self._folder = Path(run.folder, "files")
+        self._folder.mkdir(exist_ok=True)
+        self._full = full
+
+    def add(self, row: Any) -> None:
+        with Path("/dev/full" if self._full else self._folder / "rows.txt").open("a") as file:
+            file.write(f"{row['loss']}\n")
+        if row["step"] == 2:
+            shutil.rmtree(self._folder)
+
+
+class Ended(Files):
+    """A tracker whose library ends the thread that it runs on."""
+
+    def add(self, row: Any) -> None:
+        raise SystemExit("killed")
+
+
+def test_a_run_whose_trackers_break_has_the_losses_of_one_without(tmp_path: Path) -> None:
+    layout = ["+cluster=uniform", "cluster.nodes=2", "cluster.gpus_per_node=1", "parallel=holmes",
+              "parallel.pipeline=1", "train.steps=8"]
+    plain = train_world(tmp_path, layout)
+    broken = train_world(tmp_path, layout, trackers={"removed": Files, "full": partial(Files, full=True),
+                                                     "killed": Ended})
+    for key in ("loss", "grad_norm"):
+        assert [row[key] for row in broken.rows] == [row[key] for row in plain.rows]
+    said = Path(broken.folder.path, SAID).read_text().splitlines()
+    assert sorted(line.split()[3].rstrip(":") for line in said) == ["full", "killed", "removed"], said
+    assert not Path(plain.folder.path, SAID).exists()

@@ -76,8 +76,8 @@ def make_tokens(output: Path, sources: Sequence[SourceSettings], processes: int,
     for part in _made(missing, processes):
         done += part.num_bytes
         tell(done, total)
-    tokens, documents = _join(output, parts)
     notes = list(dict.fromkeys(line for part in parts for line in _notes(part)))
+    tokens, documents = _join(output, parts, notes)
     shutil.rmtree(folder, ignore_errors=True)
     return tokens, documents, notes
 
@@ -124,7 +124,8 @@ def _notes(part: Part) -> list[str]:
     return []
 
 
-def _join(output: Path, parts: Sequence[Part]) -> tuple[int, int]:
+def _join(output: Path, parts: Sequence[Part], notes: Sequence[str]) -> tuple[int, int]:
+    """Write the tokens of all parts into one file, which appears unless it would be empty."""
     recipe, documents = recipe_of(parts[0].settings), 0
     made_with = recipe.tokenizer
     with TokenFileWriter(output, made_with.vocab_size, made_with.identity, counts=recipe.counts) as writer:
@@ -132,7 +133,8 @@ def _join(output: Path, parts: Sequence[Part]) -> tuple[int, int]:
             tokens = read_token_file(replace(part.settings, path=str(part.path)))
             documents += 0 if tokens.documents is None else len(tokens.documents)
             writer.append(tokens)
-    if not documents:
-        raise DataError(f"{', '.join(dict.fromkeys(str(part.settings.path) for part in parts))}: no document is in "
-                        "these files. Name files with text in them.")
+        if not documents:
+            named = ", ".join(dict.fromkeys(str(part.settings.path) for part in parts))
+            raise DataError(f"{named}: no document is in these files{''.join(f'; {note}' for note in notes)}. Name "
+                            "files with text in them.")
     return writer.num_tokens, documents

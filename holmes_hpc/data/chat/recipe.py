@@ -69,13 +69,13 @@ class ChatRecipe:
                     except RenderingError as error:
                         raise bad_row(settings, row, str(error)) from error
                 else:
-                    self._left_out["have no turn of the assistant"] += 1
+                    self._left_out["without a turn of the assistant"] += 1
                 advance(row.num_bytes)
 
     def notes(self, settings: SourceSettings) -> list[str]:
         """Return what a user should be told of the conversations written so far."""
-        left_out = [f"{counted(count, 'conversation')} {why} and were left out" for why, count in
-                    self._left_out.items()]
+        left_out = [f"{counted(count, 'conversation')} {why} {'was' if count == 1 else 'were'} left out"
+                    for why, count in self._left_out.items()]
         count = sum(self.tokenizer.spelled.values())
         spelled = [f"messages spell special tokens {counted(count, 'time')}, which were read as text; "
                    f"{settings.key('special_tokens')}=control takes them for such tokens"] if count else []
@@ -105,7 +105,7 @@ class ChatRecipe:
         text, spans = renderer.render(messages)
         spans = [(begin, self._end(text, end)) for begin, end in spans if end > begin]
         if not spans:
-            self._left_out["show nothing that the assistant wrote"] += 1
+            self._left_out["of which the template shows nothing that the assistant wrote"] += 1
             return
         try:
             text.encode()
