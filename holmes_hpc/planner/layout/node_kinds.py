@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from holmes_hpc.cluster import Machine, Node
 from holmes_hpc.planner.task import Task
@@ -13,31 +14,34 @@ from holmes_hpc.planner.task import Task
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """Equal nodes of one fabric, in rank order; a kind is only equal to itself, which makes it a cheap key."""
+    """Equal nodes of one fabric, in rank order; a kind is only equal to itself, which makes it a cheap key.
+
+    A search asks some ten thousand times for what it says, which is looked up once.
+    """
 
     nodes: tuple[Node, ...]
 
-    @property
+    @cached_property
     def node(self) -> Node:
         """One of the equal nodes."""
         return self.nodes[0]
 
-    @property
+    @cached_property
     def gpus(self) -> int:
         """GPUs of each node."""
         return self.node.gpus
 
-    @property
+    @cached_property
     def total_gpus(self) -> int:
         """GPUs of all nodes."""
         return self.gpus * len(self.nodes)
 
-    @property
+    @cached_property
     def fabric(self) -> str:
         """The fabric of the nodes."""
         return self.node.fabric
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The kind for people: fabric and GPU."""
         return self.fabric if self.node.gpu in self.fabric else f"{self.fabric} {self.node.gpu}"

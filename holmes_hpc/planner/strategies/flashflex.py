@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from holmes_hpc.planner.strategies.fleets.knapsack import Fleet, share_microbatches
 from holmes_hpc.planner.strategies.fleets.space import Space, space_with_degrees
@@ -43,7 +43,8 @@ def proposals(task: Task) -> list[Proposal]:
     """
     space = space_with_degrees(task)
     starts: list[tuple[float, int, tuple[Vector, ...]]] = []
-    partitions = {size: _Partition(space, size, task.settings.global_batch_size // size)
+    exact = functools.cache(lambda vector: tuple(_exact(space, vector)))
+    partitions = {size: _Partition(space, size, task.settings.global_batch_size // size, exact)
                   for size in micro_batch_sizes_of(task)}
     cuts = functools.cache(lambda count: tuple(dict.fromkeys((_even(space, count), _near(space, count)))))
     for size, partition in partitions.items():
@@ -68,8 +69,9 @@ def proposals(task: Task) -> list[Proposal]:
 class _Partition:
     """Partitions into pipelines at one micro-batch size."""
 
-    def __init__(self, space: Space, size: int, microbatches: int) -> None:
-        self.space, self.size, self.microbatches = space, size, microbatches
+    def __init__(self, space: Space, size: int, microbatches: int,
+                 exact: Callable[[Vector], Sequence[tuple[Segment, ...]]]) -> None:
+        self.space, self.size, self.microbatches, self.exact = space, size, microbatches, exact
         self.across = len({kind.fabric for kind in space.kinds}) > 1
         self.best_template = functools.cache(self._best_template)
 
@@ -94,7 +96,7 @@ class _Partition:
     def prepare(self, partitions: Sequence[tuple[Vector, ...]]) -> None:
         """Price all templates of these partitions together, which is much faster than one vector's at a time."""
         vectors = dict.fromkeys(vector for vectors in partitions for vector in vectors)
-        self.space.templates(self.size, [each for vector in vectors for each in _exact(self.space, vector)])
+        self.space.templates(self.size, [each for vector in vectors for each in self.exact(vector)])
 
     def fleet(self, vectors: tuple[Vector, ...]) -> Fleet | None:
         """Return the fleet of a partition, every pipeline with its best template; None where one has none."""
@@ -123,7 +125,7 @@ class _Partition:
     def _best_template(self, vector: Vector, pipelines: int) -> Template | None:
         """Return the template of exactly these GPUs that passes its share of the batch soonest, sync included."""
         share = max(1, self.microbatches // pipelines)
-        templates = self.space.templates(self.size, list(_exact(self.space, vector)))
+        templates = self.space.templates(self.size, self.exact(vector))
         several = pipelines > 1
         return min(templates, default=None, key=lambda each: each.fill + share * each.period + (
             self.space.sync_seconds(each, across=False) if several else 0.0))

@@ -220,7 +220,7 @@ def _fleets(space: Space, templates: Sequence[Template], microbatches: int, best
         groups.append(([template for template in templates if space.spans(template) == fabrics], False))
     for some, across in groups:
         kept = _efficient(space, some, best)
-        cost = [space.sync_seconds(template, across=across) for template in kept]
+        cost = [space.sync_seconds(template, across=True) if across else syncs[template] for template in kept]
         for fleet in Knapsack(space.kinds, kept, cost, microbatches).fleets(best, may_idle=may_idle):
             if settings.data in (None, len(fleet.pipelines)):
                 yield fleet

@@ -11,6 +11,7 @@ import functools
 import heapq
 import itertools
 import math
+import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -207,14 +208,13 @@ def _granules(kinds: Sequence[Kind]) -> tuple[int, ...]:
 def alike_fleets(kinds: Sequence[Kind], templates: Sequence[Template], syncs: Sequence[float], microbatches: int, *,
                  may_idle: bool) -> Iterator[Fleet]:
     """Yield fleets of one template each: as many copies as there is room for, or fewer on fewer whole nodes."""
+    totals, of_node = [kind.total_gpus for kind in kinds], [kind.gpus for kind in kinds]
     for template, sync in zip(templates, syncs, strict=True):
         taken = template.gpus(len(kinds))
-        most = min(kind.total_gpus // gpus for kind, gpus in zip(kinds, taken, strict=True) if gpus)
-        most = min(most, microbatches)
+        most = min([microbatches, *[total // gpus for total, gpus in zip(totals, taken, strict=True) if gpus]])
         for copies in _copies(most) if may_idle else (most,):  # fewer would leave nodes idle
-            left = [kind.total_gpus - copies * gpus for kind, gpus in zip(kinds, taken, strict=True)]
-            whole = all(gpus % kind.gpus == 0 for gpus, kind in zip(left, kinds, strict=True))
-            if any(left) and not (may_idle and whole):
+            left = [total - copies * gpus for total, gpus in zip(totals, taken, strict=True)]
+            if any(left) and not (may_idle and not any(map(operator.mod, left, of_node))):
                 continue
             share = -(-microbatches // copies)
             yield Fleet(((template, share),) * copies, template.fill + sync * (copies > 1) + share * template.period)

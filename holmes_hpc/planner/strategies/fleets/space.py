@@ -192,7 +192,11 @@ class Space:
 
     def spans(self, template: Template) -> frozenset[str]:
         """Return the fabrics that a template lies in."""
-        return frozenset(self.kinds[kind].fabric for kind, _, _ in template.segments)
+        return self._fabrics_of(tuple([kind for kind, _, _ in template.segments]))
+
+    @cached_property
+    def _fabrics_of(self) -> Callable[[tuple[int, ...]], frozenset[str]]:
+        return functools.cache(lambda kinds: frozenset(self.kinds[kind].fabric for kind in kinds))
 
     def work_bound(self, size: int, microbatches: int) -> float:
         """Return a step time that no fleet beats: all GPUs busy with layers and the head all the time."""

@@ -37,6 +37,10 @@ _PIPELINES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Numbers of like pipelines for which kinds are divided into stages."""
 
 
+_KIND_SHIFT = 24
+"""Bits for a tensor-parallel degree and for both ends in a stage's number."""
+
+
 @dataclass(frozen=True)
 class Template:
     """A priced template: a step takes `fill` and one `period` for every micro-batch, before sums.
@@ -88,10 +92,10 @@ def enumerate_segments(kinds: Sequence[Kind], degrees: Sequence[Sequence[int]], 
         most = max(_FEWEST_OF_ORDER, _MOST_TEMPLATES // len(orders))
         found = [segments for order in orders
                  for segments in _of_many(order, kinds, degrees, num_layers, like, most)]
-    found = [segments for segments in found if _depth(segments) <= num_layers and depth in (None, _depth(segments))]
     found += [segments for k, kind in enumerate(kinds)
-              for segments in _mixed_degrees(k, kind, degrees[k], num_layers) if depth in (None, _depth(segments))]
-    return sorted(dict.fromkeys(found), key=lambda segments: (_depth(segments), segments))[:2 * _MOST_TEMPLATES]
+              for segments in _mixed_degrees(k, kind, degrees[k], num_layers)]
+    ordered = sorted((_depth(segments), segments) for segments in dict.fromkeys(found))
+    return [segments for own, segments in ordered if own <= num_layers and depth in (None, own)][:2 * _MOST_TEMPLATES]
 
 
 def _of_many(order: Sequence[int], kinds: Sequence[Kind], degrees: Sequence[Sequence[int]], num_layers: int,
@@ -136,10 +140,12 @@ def price_templates(stage_costs: StageCosts, kinds: Sequence[Kind], segments: Se
                     num_layers: int, batch: Batch) -> list[Template]:
     """Return the priced templates that fit into memory, in the order given."""
     priced: dict[tuple[Segment, ...], Template] = {}
-    by_depth = itertools.groupby(sorted(segments, key=_depth), key=_depth)
+    by_depth: dict[int, list[tuple[Segment, ...]]] = {}
+    for each in segments:
+        by_depth.setdefault(_depth(each), []).append(each)
     table = TemplateTable(stage_costs, kinds, batch.samples)
-    for depth, group in by_depth:
-        for template in _price_depth(table, list(group), depth, num_layers, batch):
+    for depth, group in by_depth.items():
+        for template in _price_depth(table, group, depth, num_layers, batch):
             priced[template.segments] = template
     return [priced[each] for each in segments if each in priced]
 
@@ -159,6 +165,8 @@ class TemplateTable(StageTable):
         that are in a node share its NIC: as many as its GPUs form, spread over the segment's stages.
         """
         found = numpy.zeros((4, len(group), depth - 1))
+        places: list[tuple[int, int]] = []
+        values: list[tuple[float, float, float, float]] = []
         for i, segments in enumerate(group):
             at = -1
             for border in itertools.pairwise(segments):
@@ -166,7 +174,11 @@ class TemplateTable(StageTable):
                 known = self.borders.get(border)
                 if known is None:
                     known = self.borders[border] = self._border(*border)
-                found[:, i, at] = known
+                places.append((i, at))
+                values.append(known)
+        if places:
+            which, where = numpy.array(places).T
+            found[:, which, where] = numpy.array(values).T
         return Hops(found[0], found[1], found[2]), found[3].max(axis=1, initial=0.0)
 
     def tied(self, segments: tuple[Segment, ...]) -> float:
@@ -189,9 +201,9 @@ class TemplateTable(StageTable):
 
 def _price_depth(table: TemplateTable, group: list[tuple[Segment, ...]], depth: int, num_layers: int,
                  batch: Batch) -> Iterator[Template]:
-    keys: dict[tuple[int, int, bool, bool], int] = {}
-    at = numpy.array([[keys.setdefault(key, len(keys)) for key in _stage_keys(segments)] for segments in group])
-    rows = numpy.array([table.row(*key) for key in keys])[at]
+    codes = numpy.array([_stage_codes(segments) for segments in group])
+    unlike, at = numpy.unique(codes, return_inverse=True)
+    rows = numpy.array([table.row(*_stage_of(code)) for code in unlike.tolist()])[at.reshape(codes.shape)]
     count = numpy.array([batch.sharers(segments) for segments in group]) if batch.sharers else numpy.ones((1, 1))
     in_flight = numpy.arange(depth, 0, -1, dtype=float)[None, :]
     layer, end = rows[:, :, 0], rows[:, :, 1]
@@ -216,8 +228,20 @@ def stage_rows(table: TemplateTable, segments: tuple[Segment, ...]) -> list[tupl
 @functools.lru_cache(maxsize=2**16)
 def _stage_keys(segments: tuple[Segment, ...]) -> tuple[tuple[int, int, bool, bool], ...]:
     """Return kind, degree, and whether it is the first and the last one of a template's stages."""
-    stages = [(kind, tensor) for kind, tensor, count in segments for _ in range(count)]
-    return tuple((*stage, s == 0, s == len(stages) - 1) for s, stage in enumerate(stages))
+    return tuple(map(_stage_of, _stage_codes(segments)))
+
+
+@functools.lru_cache(maxsize=2**16)
+def _stage_codes(segments: tuple[Segment, ...]) -> tuple[int, ...]:
+    """Return a number for each stage, of which `_stage_of` makes its key: numpy counts numbers, and not tuples."""
+    codes = [(kind << _KIND_SHIFT) + (tensor << 2) for kind, tensor, count in segments for _ in range(count)]
+    codes[0] += 2
+    codes[-1] += 1
+    return tuple(codes)
+
+
+def _stage_of(code: int) -> tuple[int, int, bool, bool]:
+    return code >> _KIND_SHIFT, code % (1 << _KIND_SHIFT) >> 2, bool(code & 2), bool(code & 1)
 
 
 def kind_orders(kinds: int, like: Sequence[int] | None = None) -> list[tuple[int, ...]]:
@@ -262,7 +286,10 @@ def _mixed_degrees(k: int, kind: Kind, degrees: Sequence[int], num_layers: int) 
 
 
 def _depth(segments: Sequence[Segment]) -> int:
-    return sum(count for _, _, count in segments)
+    depth = 0
+    for _, _, count in segments:
+        depth += count
+    return depth
 
 
 def _product(numbers: Iterator[int]) -> int:
