@@ -11,6 +11,8 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 
+from holmes_hpc.errors import HolmesError
+
 # Slurm's own limit for one range; it keeps a typing error from filling the memory.
 LARGEST_RANGE = 64 * 1024
 MOST_NAMES_OF_AN_ENTRY = 1024 * 1024
@@ -21,7 +23,7 @@ _SEPARATORS = frozenset(", \t\n\r")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 
 
-class HostlistError(ValueError):
+class HostlistError(HolmesError, ValueError):
     """A node list that Slurm refuses, or would turn into names of no node."""
 
 

@@ -6,11 +6,12 @@ import logging
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from holmes_hpc.cluster.slurm import SlurmSettings, read_settings
 from holmes_hpc.cluster.slurm.records import CLUSTER_LINE
-from holmes_hpc.errors import WRONG, RunFailedError
+from holmes_hpc.errors import WRONG, HolmesError, RunFailedError
 
 LOG = logging.getLogger(__name__)
 
@@ -116,6 +117,7 @@ def _run(words: Sequence[str], timeout_seconds: float, *, say: bool = False) -> 
     line = " ".join(words)
     try:
         process = subprocess.Popen(list(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   encoding="utf-8", errors="replace",  # names of jobs are bytes of any encoding
                                    env=clean_environment(os.environ), stdin=subprocess.DEVNULL)
     except FileNotFoundError:
         raise MissingCommandError(f"{words[0]}: not found here; load Slurm's module or use another node") from None
@@ -143,6 +145,17 @@ def _communicate(process: subprocess.Popen[str], line: str, timeout_seconds: flo
     except subprocess.TimeoutExpired:
         LOG.info("Slurm has not answered `%s` for %g s; waiting for up to %.0f s", line, WORD_SECONDS, timeout_seconds)
         return process.communicate(timeout=timeout_seconds - WORD_SECONDS)
+
+
+@contextmanager
+def understood(words: Sequence[str]) -> Iterator[None]:
+    """Turn the error of a reader of what a Slurm command printed into SlurmCommandError: it has told nothing."""
+    try:
+        yield
+    except SlurmCommandError:
+        raise
+    except HolmesError as error:
+        raise SlurmCommandError(f"{' '.join(words)}: {error}") from error
 
 
 def read_cluster_settings(cluster: str | None = None) -> SlurmSettings:

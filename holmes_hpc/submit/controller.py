@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holmes_hpc.cluster.slurm.records import CLUSTER_LINE
+from holmes_hpc.foreign import ForeignError, read_text
 from holmes_hpc.submit.commands import (
     MissingCommandError,
     SlowSlurmError,
@@ -102,7 +103,7 @@ def _configured_partitions(configuration: str | None) -> frozenset[str] | None:
     """Return the partitions that a slurm.conf and what it includes name; None where it cannot be read."""
     try:
         text = _with_includes(Path(configuration)) if configuration else None
-    except (OSError, UnicodeDecodeError):
+    except ForeignError:
         return None
     if text is None:
         return None
@@ -111,6 +112,6 @@ def _configured_partitions(configuration: str | None) -> frozenset[str] | None:
 
 
 def _with_includes(path: Path) -> str:
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
     included = re.findall(r"^\s*include\s+(\S+)", text, re.MULTILINE | re.IGNORECASE)
-    return "\n".join([text, *((path.parent / name).read_text(encoding="utf-8") for name in included)])
+    return "\n".join([text, *(read_text(path.parent / name) for name in included)])

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from holmes_hpc.cluster.slurm import read_job_id
 from holmes_hpc.foreign import read_object
 from holmes_hpc.submit.commands import run_command
-from holmes_hpc.submit.once import SUBMISSION_FILE
+from holmes_hpc.submit.once import SUBMISSION_FILE, jobs_and_words
 from holmes_hpc.submit.states import JobStatus, read_states
 from holmes_hpc.submit.watch import SubmittedRun
 
@@ -48,8 +47,7 @@ def strangers(runs: Iterable[SubmittedRun]) -> set[str]:
     found = set()
     for cluster, mine in by_cluster.items():
         listed = run_command(["squeue", "--me", "--states=all", "--noheader", "--format=%i|%o"], cluster=cluster)
-        scripts = {str(read_job_id(job.strip()).job): script for job, _, script in
-                   (line.partition("|") for line in listed.splitlines()) if script.startswith("/")}
+        scripts = {str(job): script for job, script in jobs_and_words(listed) if script.startswith("/")}
         for run in mine:
             script = scripts.get(run.job_id.partition("_")[0])
             if script is not None and not _may_be_of(run, script):

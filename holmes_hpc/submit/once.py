@@ -7,10 +7,11 @@ is searched for a job whose script lies in the folder of this submission, which 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from holmes_hpc.cluster.slurm import read_job_id
+from holmes_hpc.cluster.slurm import SlurmOutputError, read_job_id
 from holmes_hpc.submit.commands import SlurmCommandError, TransientSlurmError, run_command
 from holmes_hpc.submit.patience import patiently
 
@@ -67,9 +68,16 @@ def find_jobs(place: Path, cluster: str | None = None) -> list[str]:
 
 def _ids_of(listed: str, place: Path) -> set[int]:
     """Return the numbers of whole jobs in lines `ID|words with the script's path`."""
-    lines = (line.partition("|") for line in listed.splitlines())
     end = "/".join(place.parts[-3:])  # the folder may have been reached by a link
-    return {read_job_id(job.strip()).job for job, _, words in lines if f"/{end}/" in words}
+    return {job for job, words in jobs_and_words(listed) if f"/{end}/" in words}
+
+
+def jobs_and_words(listed: str) -> Iterator[tuple[int, str]]:
+    """Yield the number of the whole job, and the rest, of lines `ID|words`; others, such as a banner, are passed by."""
+    for line in listed.splitlines():
+        job, _, words = line.partition("|")
+        with suppress(SlurmOutputError):
+            yield read_job_id(job.strip()).job, words
 
 
 def _only(job_id: str, place: Path, cluster: str | None) -> str:

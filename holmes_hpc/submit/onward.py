@@ -47,7 +47,7 @@ def go_on(folder: RunFolder, job_id: str) -> None:
 def slide_window(sweep: Sweep, cluster: str | None = None, behind: str = "") -> None:
     """Let jobs of a sweep start in the places of those that have ended, as `slide` says.
 
-    Raises SlurmCommandError and SlurmOutputError as `read_queue` does, HeldError where others do it for long.
+    Raises SlurmCommandError as `read_queue` does, HeldError where others do it for long.
     """
     if sweep.max_jobs is None:
         return

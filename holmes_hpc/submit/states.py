@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from holmes_hpc.cluster.slurm import SlurmJob, read_sacct, read_squeue, states_of_jobs
 from holmes_hpc.cluster.slurm.jobs import ACCOUNTING_FIELDS, JOB_FORMAT
-from holmes_hpc.submit.commands import SlurmCommandError, run_command
+from holmes_hpc.submit.commands import SlurmCommandError, run_command, understood
 
 _PASSING = frozenset({None, "None", "Resources", "Priority", "BeginTime", "Dependency"})
 """Reasons for waiting that go by themselves; of a job's components another one says more."""
@@ -33,7 +33,8 @@ def read_states(job_ids: Sequence[str]) -> dict[str, JobStatus]:
     """Return the states of jobs: from the queue, and for those that left it from accounting where there is one.
 
     `7;west` is job 7 of the cluster west. One call asks for all jobs of a cluster, however many there are. A job that
-    neither knows is missing from the answer. Raises SlurmCommandError when the controller does not answer.
+    neither knows is missing from the answer. Raises SlurmCommandError when the controller does not answer, or in
+    no form that is known.
     """
     by_cluster: dict[str, set[str]] = {}
     for job_id in job_ids:
@@ -44,17 +45,17 @@ def read_states(job_ids: Sequence[str]) -> dict[str, JobStatus]:
 
 
 def _read_states(wanted: set[str], cluster: str | None) -> dict[str, JobStatus]:
-    found = statuses(read_squeue(run_command(["squeue", "--me", "--states=all", f"--format={JOB_FORMAT}"],
-                                             cluster=cluster)))
+    words = ["squeue", "--me", "--states=all", f"--format={JOB_FORMAT}"]
+    with understood(words[:1]):
+        found = statuses(read_squeue(run_command(words, cluster=cluster)))
     gone = sorted({job.partition("_")[0] for job in wanted - found.keys()})
     if gone:
+        words = ["sacct", "--parsable2", f"--format={ACCOUNTING_FIELDS}", f"--jobs={','.join(gone)}"]
         try:
-            text = run_command(["sacct", "--parsable2", f"--format={ACCOUNTING_FIELDS}", f"--jobs={','.join(gone)}"],
-                               cluster=cluster)
+            with understood(words[:1]):
+                found = statuses(read_sacct(run_command(words, cluster=cluster))) | found
         except SlurmCommandError:
             pass  # no accounting here: the run folder's result has to do
-        else:
-            found = statuses(read_sacct(text)) | found
     return {job: status for job, status in found.items() if job in wanted}
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from holmes_hpc.cluster.slurm.jobs import read_job_id
 from holmes_hpc.cluster.slurm.states import is_final, read_job_state
-from holmes_hpc.submit.commands import run_command
+from holmes_hpc.submit.commands import run_command, understood
 from holmes_hpc.submit.lanes import Lanes
 
 _FORMAT = "%i|%T|%E"
@@ -62,12 +62,17 @@ class Change:
 def read_queue(job_ids: Collection[str], cluster: str | None = None) -> list[Queued]:
     """Return those of some jobs and tasks (`7`, `8_0`) that live, the oldest first.
 
-    Raises SlurmCommandError where Slurm does not tell, SlurmOutputError where that is not understood.
+    Raises SlurmCommandError where Slurm does not tell, or nothing that is understood.
     """
-    listed = run_command(["squeue", "--me", "--noheader", f"--format={_FORMAT}"], cluster=cluster)
+    words = ["squeue", "--me", "--noheader", f"--format={_FORMAT}"]
+    with understood(words[:1]):
+        return _read_queue(run_command(words, cluster=cluster), job_ids)
+
+
+def _read_queue(listed: str, job_ids: Collection[str]) -> list[Queued]:
     window = {job_id.partition("_")[0] for job_id in job_ids}
     found: dict[str, Queued] = {}
-    for line in listed.splitlines():
+    for line in (line for line in listed.splitlines() if line.count("|") > 1):  # and no banner of the site
         text, state, dependency = (part.strip() for part in line.split("|", 2))
         identity = read_job_id(text)
         tasks = frozenset(identity.wholes) & set(job_ids)

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from holmes_hpc.cluster.hostlist import HostlistError
 from holmes_hpc.errors import HolmesError
 
 CLUSTER_LINE = "CLUSTER: "
@@ -31,7 +30,7 @@ def reads(what: str) -> Callable[[Reader], Reader]:
         def tolerant(*arguments: Any, **options: Any) -> Any:
             try:
                 return read(*arguments, **options)
-            except (HolmesError, HostlistError):
+            except HolmesError:
                 raise
             except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 raise SlurmOutputError(f"{what}: it cannot be understood ({type(error).__name__}: {error}); if Slurm "
@@ -110,7 +109,9 @@ def read_table(text: str) -> list[dict[str, str]]:
         return []
     if "|" in lines[start]:
         names = [name.strip() for name in lines[start].split("|")]
-        rows = [[cell.strip() for cell in line.split("|", len(names) - 1)] for line in lines[start + 1:]]
+        # A line without a bar is the rest of a job's name that has a line break.
+        rows = [[cell.strip() for cell in line.split("|", len(names) - 1)] for line in lines[start + 1:]
+                if "|" in line]
     else:
         names = lines[start].split()
         rows = [line.split(maxsplit=len(names) - 1) for line in lines[start + 1:]]
