@@ -119,6 +119,9 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
     "weights are a pipe": (lambda f: ((f / WEIGHTS).unlink(), os.mkfifo(f / WEIGHTS)), "no regular file"),
     "a link out": (link, "is a link to .*elsewhere.safetensors, out of the folder"),
     "a link to nothing": (lambda f: ((f / WEIGHTS).unlink(), (f / WEIGHTS).symlink_to("gone")), "cannot be read"),
+    "a link to itself": (lambda f: ((f / WEIGHTS).unlink(), (f / WEIGHTS).symlink_to(WEIGHTS)), "cannot be read"),
+    "a pointer of Git LFS": (lambda f: (f / WEIGHTS).write_text("version https://git-lfs.github.com/spec/v1\n"),
+                             "pointer of Git LFS.*git lfs pull"),
     "a missing shard": (lambda f: (sharded(f), (f / "model-2.safetensors").unlink()), "names model-2.*missing"),
     "a shard elsewhere": (lambda f: edit_index(f, lambda m: m.update({NORM: "../x.safetensors"})),
                           "in the folder itself"),
@@ -151,6 +154,17 @@ def test_the_command_says_it_once_and_writes_nothing(kind: str, folder: Path, tm
     assert error.count("model.from_pretrained=") == 1
     assert "Traceback" not in error
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("kind", ["empty", "too few layers", "a tensor too many", "quantised", "infinite",
+                                  "another head", "a link to itself"])
+def test_evaluate_refuses_it_too(kind: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    WRONG[kind][0](folder)
+    words = ["data=python_docs", "model.sequence_length=16", "train.validation_samples=1"]
+    assert cli.run(["evaluate", str(folder), *words]) == 2
+    error = capsys.readouterr().err
+    assert str(folder) in error
+    assert error.count("\n") == 1
 
 
 def test_a_folder_that_may_not_be_read_is_refused(sound: Path) -> None:

@@ -84,6 +84,7 @@ def test_secrets_are_hidden_and_the_rest_is_left(form: str) -> None:
     "srun --ntasks=4 --partition gpu",
     "tokens=8192", "data.tokenizer=t.json", "data.special_tokens=text", "model.num_kv_heads=4", "on a login node",
     "ssh login node7", "train.resume=runs/mixed/20261201-010256-0kkm", "cache: runs/token_cache", "keys_per_group",
+    "num_key_value_heads=5",
     "commit 0123456789abcdef0123456789abcdef01234567", "https://docs.wandb.ai/ref?x=1", "the key of a rank",
     "Overrides are written key=value; a value", "echo done | tee log", "echo starting > out.log", "set -e",
     "set -o pipefail",

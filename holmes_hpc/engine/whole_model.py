@@ -17,6 +17,8 @@ from holmes_hpc.checkpoint.naming import checkpoint_path, newest_first
 from holmes_hpc.checkpoint.reading import fill
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import CheckpointError, ConfigurationError
+from holmes_hpc.families import ModelFolder, family_named
+from holmes_hpc.families.checking import check_weights
 from holmes_hpc.foreign import read_yaml
 from holmes_hpc.model import StageModule, TensorShare, build_stage
 from holmes_hpc.model.pretrained import PretrainedWeights
@@ -59,7 +61,7 @@ def find_origin_of_model(text: str, base: Path, step: int | None = None) -> Orig
         if step is not None:
             raise ConfigurationError(f"--step {step}: {path} is a published model, which has no steps. Leave it out.")
         return Origin(path.absolute())
-    run = find_run(text, base)
+    run = _run(text, base, path)
     known = newest_first(run.checkpoints)
     wanted = known[0] if step is None and known else checkpoint_path(run.checkpoints, step or 0)
     if wanted not in known:
@@ -70,6 +72,16 @@ def find_origin_of_model(text: str, base: Path, step: int | None = None) -> Orig
         return Origin(run.path, wanted, read_index(wanted))
     except CheckpointError as error:
         raise ConfigurationError(f"{wanted} cannot be used: {error}. Name another with --step.") from error
+
+
+def _run(text: str, base: Path, path: Path) -> RunFolder:
+    try:
+        return find_run(text, base)
+    except ConfigurationError as error:
+        if not is_folder(path):
+            raise
+        raise ConfigurationError(f"{path} is neither the folder of a run nor that of a published model, which has a "
+                                 "file config.json beside its weights. Name one of them.") from error
 
 
 def settings_of(origin: Origin, overrides: Sequence[str]) -> tuple[Any, Architecture]:
@@ -98,6 +110,9 @@ def load_model(origin: Origin, architecture: Architecture) -> StageModule:
     layers = architecture.num_layers
     try:
         if origin.path is None or origin.index is None:
+            folder, family = ModelFolder(origin.folder), family_named(str(architecture.family))
+            check_weights(folder, family, architecture, {each.name: each.shape for each in architecture.parameters()},
+                          architecture.vocab_size)
             with PretrainedWeights(origin.folder, architecture) as weights:
                 model = build_stage(architecture, 0, layers, first=True, last=True, seed=0, weights=weights)
         else:

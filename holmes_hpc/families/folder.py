@@ -23,6 +23,7 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TEXTS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
          "added_tokens.json", "chat_template.jinja", "vocab.json", "merges.txt", "tokenizer.model")
 """Files beside the weights that a trained model is handed on with."""
+_POINTER = b"version https://git-lfs.github.com"
 _MOST_CONFIGURATION_BYTES = 16 * 2**20
 
 
@@ -81,7 +82,7 @@ class ModelFolder:
         try:
             if not os.path.lexists(path):
                 return None
-            target = path.resolve(strict=True)
+            target = Path(os.path.realpath(path, strict=True))  # Path.resolve has another error for loops
             if path.is_symlink() and not self._may_hold(target):
                 raise self.wrong(f"{name} is a link to {target}, out of the folder",
                                  "Put the file itself into the folder.")
@@ -121,7 +122,7 @@ class ModelFolder:
                             raise self.wrong(f"{key} is in {found[key].file} and in {name}")
                         found[key] = Stored(name, tuple(place.get_shape()), str(place.get_dtype()))
             except (SafetensorError, OSError) as error:
-                raise self.wrong(f"{name} is no whole safetensors file: {error}", "Copy the file again.") from error
+                raise self._no_weights_in(name, path, error) from error
         for key, file in self._weight_map().items():
             if key not in found or found[key].file != file:
                 raise self.wrong(f"{INDEX} says that {key} is in {file}, and it is not",
@@ -140,6 +141,14 @@ class ModelFolder:
         if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
             raise self.wrong(f"{INDEX} has no weight_map of tensors to files")
         return names
+
+    def _no_weights_in(self, name: str, path: Path, error: Exception) -> ConfigurationError:
+        with path.open("rb") as file:
+            begin = file.read(len(_POINTER))
+        if begin == _POINTER:
+            return self.wrong(f"{name} is a pointer of Git LFS and not the weights themselves",
+                              "Run `git lfs pull` where the folder was cloned, or copy the file itself.")
+        return self.wrong(f"{name} is no whole safetensors file: {error}", "Copy the file again.")
 
     def _without_weights(self) -> ConfigurationError:
         try:
