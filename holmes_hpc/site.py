@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,9 @@ from holmes_hpc.program import report, run_program
 from holmes_hpc.submit.controller import ask_controller
 from holmes_hpc.submit.inventory import Inventory, ask_slurm, read_saved
 from holmes_hpc.submit.site import describe_site
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_WANTED = "name a file with the output of `scontrol show node` or of sinfo, or a slurm.conf"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write(arguments: argparse.Namespace) -> int:
+    if not _NAME.fullmatch(arguments.name):
+        raise ConfigurationError(f"{arguments.name!r} is no name for a cluster file: it takes letters, digits, `_`, "
+                                 "`-` and `.`, and begins with a letter or digit; --output says where the file goes")
     text = describe_site(_inventory(arguments), arguments.name)
     if arguments.output == "-":
         sys.stdout.write(text)
@@ -64,10 +71,13 @@ def _inventory(arguments: argparse.Namespace) -> Inventory:
         return ask_slurm()
     try:
         topology = read_text(arguments.topology) if arguments.topology else None
-        return read_saved(read_text(arguments.nodes), topology)
+        nodes = read_text(arguments.nodes)
     except ForeignError as error:
-        raise ConfigurationError(f"{error}; name a file with the output of `scontrol show node` or of sinfo, or a "
-                                 "slurm.conf") from error
+        raise ConfigurationError(f"{error}; {_WANTED}") from error
+    try:
+        return read_saved(nodes, topology)
+    except HolmesError as error:
+        raise ConfigurationError(f"{arguments.nodes}: {error}; {_WANTED}") from error
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from holmes_hpc import cli
+from holmes_hpc.config.compose import compose
 from holmes_hpc.runs import RunFolder, write_job
 from holmes_hpc.submit.commands import SlurmCommandError, run_command
 from holmes_hpc.submit.controller import ask_controller
+from holmes_hpc.submit.fit import check_submission
 from holmes_hpc.submit.once import find_jobs
 from holmes_hpc.submit.states import read_states
 from holmes_hpc.submit.window import read_queue
@@ -83,6 +85,35 @@ def test_a_job_is_found_by_its_script_between_lines_of_other_forms(fake: Fake, t
     place = tmp_path / "mixed" / "20260101-000000-abcd" / "submission"
     fake("squeue", f"Welcome\nx|{place}/a.sh\n9|{place}/a.sh\n".encode() + b"8|/home/\xe9/x.sh\n")
     assert find_jobs(place) == ["9"]
+
+
+@pytest.mark.parametrize("text", [b"", b"|||\n", b"[1-", b'{"sinfo": [{}]}', b"\xe9\x00",
+                                  b"NODELIST|PARTITION\nn[1-99999]|p\n"])
+def test_sinfo_of_another_form_refuses_no_submission(fake: Fake, text: bytes) -> None:
+    """What sbatch can judge by itself is left to it."""
+    fake("sinfo", text)
+    fake("scontrol", b"\xff\n")
+    check_submission(compose(["+cluster=mixed"]))
+    assert cli.run(["site", "ours", "--output", "-"]) in (1, 2)
+
+
+@pytest.mark.parametrize("name", ["../x", "", "a/b", ".hidden", "a\nb: 1", "a b", "-x"])
+def test_a_cluster_file_goes_nowhere_else_by_its_name(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "nodes").write_text("NODELIST|PARTITION|STATE|GRES\nn1|p|idle|gpu:4\n")
+    assert cli.run(["site", "--nodes", str(tmp_path / "nodes"), "--", name]) == 2
+    assert "is no name for a cluster file" in capsys.readouterr().err
+    assert not list((tmp_path).rglob("*.yaml"))
+
+
+def test_a_file_of_nodes_that_lists_none_is_named_with_status_2(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("CgroupPlugin=cgroup/v1\n", "", "NODELIST|PARTITION\nn[1-|p\n", "{", "NodeName=n[3-1]\n"):
+        (tmp_path / "nodes").write_text(text)
+        assert cli.run(["site", "ours", "--nodes", str(tmp_path / "nodes"), "--output", "-"]) == 2, text
+        told = capsys.readouterr().err
+        assert str(tmp_path / "nodes") in told or "in the file of --nodes" in told
 
 
 def test_a_slurm_conf_that_is_none_holds_nobody(fake: Fake, tmp_path: Path) -> None:

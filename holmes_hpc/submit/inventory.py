@@ -17,7 +17,7 @@ from holmes_hpc.cluster.slurm import (
     read_topology,
 )
 from holmes_hpc.cluster.slurm.nodes import NODE_FORMAT, read_scontrol_partitions, read_slurm_conf
-from holmes_hpc.submit.commands import SlurmCommandError, run_command
+from holmes_hpc.submit.commands import SlurmCommandError, run_command, understood
 
 _QUESTION_SECONDS = 20.0
 
@@ -47,22 +47,26 @@ def ask_slurm(site_features: Mapping[str, str] | None = None, partitions: Sequen
               cluster: str | None = None) -> Inventory:
     """Return the inventory that the controller (of `cluster`, another one of this site) tells.
 
-    Where partitions are named, it is of these alone. Raises SlurmCommandError where no controller answers.
+    Where partitions are named, it is of these alone. Raises SlurmCommandError where no controller answers, or in no
+    form that is known.
     """
     only = [f"--partition={','.join(partitions)}"] if partitions else ["--all"]
-    nodes = read_sinfo(run_command(["sinfo", "--Node", *only, f"--format={NODE_FORMAT}"], cluster=cluster,
-                                   timeout_seconds=_QUESTION_SECONDS))
-    told = read_scontrol_partitions(run_command(["scontrol", "show", "partition"], cluster=cluster,
-                                                timeout_seconds=_QUESTION_SECONDS))
+    with understood(["sinfo"]):
+        nodes = read_sinfo(run_command(["sinfo", "--Node", *only, f"--format={NODE_FORMAT}"], cluster=cluster,
+                                       timeout_seconds=_QUESTION_SECONDS))
+    with understood(["scontrol", "show", "partition"]):
+        told = read_scontrol_partitions(run_command(["scontrol", "show", "partition"], cluster=cluster,
+                                                    timeout_seconds=_QUESTION_SECONDS))
     return Inventory.of(nodes, told, _topology(cluster), site_features)
 
 
 def _topology(cluster: str | None) -> Topology | None:
     try:
         text = run_command(["scontrol", "show", "topology"], cluster=cluster, timeout_seconds=_QUESTION_SECONDS)
+        with understood(["scontrol", "show", "topology"]):
+            return read_topology(text) if "Name=" in text else None
     except SlurmCommandError:
         return None  # some releases fail where there is none
-    return read_topology(text) if "Name=" in text else None
 
 
 def read_saved(nodes_text: str, topology_text: str | None = None) -> Inventory:

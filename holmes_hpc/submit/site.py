@@ -48,7 +48,8 @@ def describe_site(inventory: Inventory, name: str) -> str:
     """Return the text of a cluster file. Raises ConfigurationError where Slurm shows no node that could train."""
     labels = find_labels(inventory)
     if not labels:
-        raise ConfigurationError("Slurm shows no node to describe: sinfo --all lists none that is in a partition")
+        raise ConfigurationError("no node that is in a partition is listed, by sinfo --all or in the file of --nodes, "
+                                 "so there is nothing to describe")
     lines = ["# A first description by `holmes site`, from what Slurm tells. Look at every line with a question mark,",
              f"# leave out labels that you do not use, then check with `holmes doctor +cluster={name}`.",
              f"name: {name}", "partitions:"]
