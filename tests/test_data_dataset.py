@@ -166,7 +166,7 @@ def test_a_token_outside_the_vocabulary_is_refused_at_opening_and_in_a_batch(tmp
 @pytest.mark.parametrize(("content", "data", "expected"), [
     (None, {}, "is no file"),
     (b"123", {}, "3 bytes, not a multiple of the 2 bytes of data.dtype=uint16"),
-    (b"", {}, "has 0 tokens"),
+    (b"", {}, "is empty (0 bytes)"),
     (b"\0" * 256, {}, "128 tokens, 122 of them for training"),
     (b"\0" * 600, {}, "15 of them for validation"),
     (b"\0" * 600, {"path": "/nowhere/tokens.bin"}, "/nowhere does not exist on this node"),

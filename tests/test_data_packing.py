@@ -198,7 +198,7 @@ def test_samples_that_cross_documents_are_said_once_and_only_where_nobody_chose(
     path = token_file(tmp_path / "a.tokens", [20] * 30)
     assert "run across the ends of its 30 documents" in "".join(open_file(path).remarks(doubts=False))
     for packing in ("causal", "documents", "whole"):
-        assert open_file(path, packing=packing).remarks(doubts=False) == []
+        assert "across" not in "".join(open_file(path, packing=packing).remarks(doubts=False))
 
 
 def test_one_document_is_not_enough_for_whole_documents_in_both_parts(tmp_path):
