@@ -68,5 +68,9 @@ class DataError(RunFailedError):
     """The training data is missing or unusable, which shows only when it is opened."""
 
 
+class TooFewTokensError(DataError):
+    """A part of the data is shorter than one sample."""
+
+
 class CheckpointError(RunFailedError):
     """A checkpoint could not be written, or one cannot be used; the message says why."""

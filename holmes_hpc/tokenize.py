@@ -23,7 +23,7 @@ _INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parser().parse_intermixed_args(argv)
     try:
         return _tokenize(arguments)
     except DataError as error:  # what was named, not what a run met

@@ -13,6 +13,7 @@ from holmes_hpc import evaluate, sample
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.config.compose import compose
 from holmes_hpc.engine.sampling import _drawn, continue_tokens
+from holmes_hpc.engine.whole_model import find_origin_of_model, load_model, settings_of
 from holmes_hpc.model import build_stage
 from tests.chat_models import model_folder
 from tests.engine_worlds import TINY, train_world
@@ -53,6 +54,29 @@ def test_evaluate_takes_other_data_source_by_source(world, tmp_path, capsys):
     assert len(lines) == 3
     assert lines[1].startswith("data.sources.0.name=python_docs: loss ")
     assert lines[2].startswith(f"data.sources.1.path={text}: loss ")
+
+
+def test_evaluate_reads_all_tokens_once(world, tmp_path, capsys):
+    """Against the mean over windows of its own, with a last one that is shorter; a page is shorter than a sample."""
+    text = tmp_path / "a.txt"
+    text.write_bytes(bytes(range(32, 112)))
+    words = [world.folder.path, "data=text", f"data.path={text}", f"data.cache={tmp_path / 'cache'}", "--json"]
+    origin = find_origin_of_model(str(world.folder.path), tmp_path)
+    _, architecture = settings_of(origin, [])
+    model, losses = load_model(origin, architecture), []
+    line = torch.tensor([list(text.read_bytes())])
+    for begin in range(0, 79, 32):
+        inputs, targets = line[:, begin:min(begin + 32, 79)], line[:, begin + 1:begin + 33]
+        losses += torch.nn.functional.cross_entropy(model(inputs)[0, :, :256], targets[0], reduction="none").tolist()
+    for options in (["--all"], []):
+        [source] = json.loads(run(evaluate, capsys, *words, *options))["sources"]
+        assert (source["tokens"], source["samples"]) == (79, 3) == (len(losses), 3)
+        assert source["loss"] == pytest.approx(sum(losses) / 79, rel=1e-5)
+    [source] = json.loads(run(evaluate, capsys, words[0], "--all", *words[1:], "data.packing=single"))["sources"]
+    assert source["tokens"] == 32
+    text.write_bytes(b"x")
+    assert evaluate.main([str(word) for word in words]) == 2
+    assert "no document of two tokens or more" in capsys.readouterr().err
 
 
 def test_sample_is_the_same_for_a_seed(world, capsys):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -78,6 +78,14 @@ class Cutter:
     def window(self, number: int) -> int:
         """Return the place of a sample of an epoch."""
         return number * self.length if self.rows is None else number
+
+    def once(self) -> Cutter:
+        """Return what cuts each token out as a target once, by its places in order; the last sample may be padded."""
+        if self.rows is not None:
+            return self
+        begins = numpy.arange(0, max(len(self.tokens) - 1, 0), self.length, dtype=numpy.int64)
+        ends = numpy.minimum(begins + self.length + 1, len(self.tokens))
+        return replace(self, rows=numpy.stack((begins, ends), axis=1))
 
     def cut(self, place: int) -> Cut:
         """Return the sample at a place."""

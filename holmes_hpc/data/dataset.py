@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,7 @@ from holmes_hpc.data.order import Dealer, drawn_sources, epoch_windows, offset_w
 from holmes_hpc.data.settings import sources_of
 from holmes_hpc.data.sources import Source, check_tokenizers, open_source
 from holmes_hpc.data.telling import Tell, silent
+from holmes_hpc.errors import DataError
 from holmes_hpc.values.targets import NOT_COUNTED
 from holmes_hpc.words import counted
 
@@ -104,6 +105,15 @@ class Dataset:
             places.append((source, self._spread(source, index)))
         return self._samples(1, places)
 
+    @property
+    def samples_once(self) -> int:
+        """Return how many samples hold each token of the validation part of the only source once."""
+        return self._once.choices
+
+    def sample_once(self, first_sample: int, num_samples: int) -> Samples:
+        """Return some of these samples, in the order of the tokens; the last one may end in padding."""
+        return self._cut([self._once], [(0, place) for place in range(first_sample, first_sample + num_samples)])
+
     def validation_batch(self, first_sample: int, num_samples: int) -> tuple[Tensor, Tensor]:
         """Return the tokens and targets of `validation_samples`."""
         samples = self.validation_samples(first_sample, num_samples)
@@ -122,8 +132,8 @@ class Dataset:
     def remarks(self, *, doubts: bool) -> list[str]:
         """Return what a user should be told: how tokens were made and, with `doubts`, what may not be meant."""
         said = [f"{source.label}: {note}" for source in self.sources for note in source.notes]
-        for source, (training, _) in zip(self.sources, self._cutters, strict=True):
-            documents, tokens = training.cut_off()
+        for source, (training, validation) in zip(self.sources, self._cutters, strict=True):
+            documents, tokens = (training if len(training.tokens) else validation).cut_off()
             if documents:
                 said.append(f"{source.label}: {counted(documents, 'document')} longer than "
                             f"model.sequence_length={self.sequence_length} {'is' if documents == 1 else 'are'} "
@@ -148,6 +158,10 @@ class Dataset:
     def _cutters(self) -> tuple[tuple[Cutter, Cutter], ...]:
         """What cuts samples out of the training and the validation part of each source."""
         return tuple(source.cutters(self.sequence_length) for source in self.sources)
+
+    @cached_property
+    def _once(self) -> Cutter:
+        return self._cutters[0][1].once()
 
     def _places(self, seed: int, step: int, first: int, count: int, global_batch_size: int) -> list[_Place]:
         if first < 0 or first + count > global_batch_size:
@@ -185,20 +199,49 @@ class Dataset:
 
     def _samples(self, part: int, places: Sequence[_Place]) -> Samples:
         """Cut samples out of the training parts (0) or the validation parts (1)."""
-        for source, cutters in zip(self.sources, self._cutters, strict=True):
-            refuse_shrunk(cutters[part].tokens, source.label)
+        return self._cut([cutters[part] for cutters in self._cutters], places)
+
+    def _cut(self, cutters: Sequence[Cutter], places: Sequence[_Place]) -> Samples:
+        for source, cutter in zip(self.sources, cutters, strict=True):
+            refuse_shrunk(cutter.tokens, source.label)
         tokens = numpy.empty((len(places), self.sequence_length + 1), dtype=numpy.int64)
         targets, documents = tokens[:, 1:].copy(), []
         for row, (index, place) in enumerate(places):
-            cut = self._cutters[index][part].cut(place)
+            cut = cutters[index].cut(place)
             self.sources[index].check_vocabulary(cut.tokens, self.vocab_size)
             tokens[row], targets[row] = cut.tokens, cut.tokens[1:]
             if cut.counts is not None:
                 targets[row, ~cut.counts] = NOT_COUNTED
             documents.append(cut.documents)
-        inside = any(cutters[part].borders is not None for cutters in self._cutters)
+        inside = any(cutter.borders is not None for cutter in cutters)
         return Samples(torch.from_numpy(numpy.ascontiguousarray(tokens[:, :-1])), torch.from_numpy(targets),
                        tuple(documents) if inside else None)
+
+
+def open_everything(data_config: Any, architecture: Architecture, tell: Tell = silent) -> Dataset:
+    """Open the data that `config.data` names with all of it as the validation part: nothing is to be trained on.
+
+    Raises as `open_dataset` does, but takes data that are shorter than a sample.
+    """
+    named = sources_of(data_config)
+    sources = tuple(_undivided(open_source(replace(settings, validation_fraction=1.0), architecture.vocab_size, tell))
+                    for settings, _ in named)
+    for source in sources:
+        source.check_vocabulary_size(architecture.vocab_size)
+        if not source.cutters(architecture.sequence_length)[1].once().choices:
+            raise DataError(f"{source.label} has no document of two tokens or more, so there is nothing to predict in "
+                            "it. Use data with text or tokens in it.")
+    check_tokenizers(sources)
+    return Dataset(sources, tuple(weight for _, weight in named), architecture.sequence_length,
+                   architecture.vocab_size)
+
+
+def _undivided(source: Source) -> Source:
+    """Return a source without a training part, also of a kind that divides itself."""
+    if not len(source.training):
+        return source
+    whole = numpy.concatenate((numpy.asarray(source.training), numpy.asarray(source.validation)))
+    return replace(source, training=whole[:0], validation=whole)
 
 
 def open_dataset(data_config: Any, architecture: Architecture, tell: Tell = silent) -> Dataset:

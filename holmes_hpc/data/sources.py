@@ -21,7 +21,7 @@ from holmes_hpc.data.telling import Tell, silent
 from holmes_hpc.data.token_types import capacity
 from holmes_hpc.data.tokenizer import ByteTokenizer
 from holmes_hpc.data.tokens import TokenArray, Tokens, crossing, file_size, read_bytes
-from holmes_hpc.errors import ConfigurationError, DataError
+from holmes_hpc.errors import ConfigurationError, DataError, TooFewTokensError
 from holmes_hpc.registry import SOURCES, unknown
 from holmes_hpc.values.packings import INSIDE, WHOLE
 
@@ -115,9 +115,10 @@ class Source:
         if self.packing in WHOLE:
             for part, cutter in zip(("training", "validation"), self.cutters(sequence_length), strict=True):
                 if not cutter.choices:
-                    raise DataError(f"{self.label} has no document of two tokens or more for {part}, and data.packing="
-                                    f"{self.packing} makes samples of whole documents. Use more of them, or set "
-                                    "data.validation_fraction to another value above 0, at most 0.5.")
+                    raise TooFewTokensError(
+                        f"{self.label} has no document of two tokens or more for {part}, and "
+                        f"data.packing={self.packing} makes samples of whole documents. Use more of them, "
+                        "or set data.validation_fraction to another value above 0, at most 0.5.")
             return
         count = len(self.training) + len(self.validation)
         if not count:
@@ -125,7 +126,7 @@ class Source:
         for part, tokens in (("training", self.training), ("validation", self.validation)):
             if len(tokens) <= sequence_length:
                 shorter = f"Set model.sequence_length to less than {len(tokens)}, use" if len(tokens) > 1 else "Use"
-                raise DataError(
+                raise TooFewTokensError(
                     f"{self.label} has {count} tokens, {len(tokens)} of them for {part}: one sample needs "
                     f"{sequence_length + 1}, the target of its last token included. {shorter} longer data, or set "
                     "data.validation_fraction to another value above 0, at most 0.5.")
@@ -178,7 +179,7 @@ def open_source(settings: SourceSettings, vocab_size: int, tell: Tell = silent) 
     count = len(tokens.array)
     border = count - int(count * settings.validation_fraction)
     packing = settings.packing
-    if packing in WHOLE and tokens.documents is not None:
+    if border and packing in WHOLE and tokens.documents is not None:
         border = _end_near(tokens.documents, border)
     return Source(settings.label, tokens.array[:border], tokens.array[border:], tokens.vocab_size, tokens.tokenizer,
                   (*tokens.notes, *_crossing(settings, tokens)), packing, tokens.documents, tokens.counted)

@@ -30,22 +30,24 @@ class Evaluated:
 
 
 @torch.no_grad()
-def evaluate(model: StageModule, dataset: Dataset, num_samples: int, micro_batch_size: int,
-             tell: Callable[[str, int], None] = lambda source, done: None) -> Iterator[Evaluated]:
-    """Yield the loss on `num_samples` validation samples of each source; `tell` hears of the samples that are done.
+def evaluate(model: StageModule, dataset: Dataset, num_samples: int | None, micro_batch_size: int,
+             tell: Callable[[str, int, int], None] = lambda source, done, of: None) -> Iterator[Evaluated]:
+    """Yield the loss on `num_samples` validation samples of each source; `tell` hears how many are done, of how many.
 
-    The samples of a source are those of a validation that has it alone.
+    The samples of a source are those of a validation that has it alone. None: each token of its validation part once.
     """
     device = torch.device("cpu")
     for source in dataset.sources:
         alone = Dataset((source,), (Fraction(1),), dataset.sequence_length, dataset.vocab_size)
         total, counted = 0.0, 0
-        for first in range(0, num_samples, micro_batch_size):
-            part = alone.validation_samples(first, min(micro_batch_size, num_samples - first))
+        number, samples = (alone.samples_once, alone.sample_once) if num_samples is None else (
+            num_samples, alone.validation_samples)
+        for first in range(0, number, micro_batch_size):
+            part = samples(first, min(micro_batch_size, number - first))
             batch = MicroBatch.of(part, 1, device)
             if batch.counted:
                 logits = model(batch.tokens, batch.documents)
                 loss = token_loss(logits, batch.targets, dataset.vocab_size, counted=batch.counted)
                 total, counted = total + float(loss) * batch.counted, counted + batch.counted
-            tell(source.label, first + len(part.tokens))
-        yield Evaluated(source.label, total / counted if counted else math.nan, counted, num_samples)
+            tell(source.label, first + len(part.tokens), number)
+        yield Evaluated(source.label, total / counted if counted else math.nan, counted, number)
