@@ -134,6 +134,8 @@ def test_quoting_twice_changes_nothing_and_what_is_read_is_what_was_written(text
     (f"{IB}.exclude=n[1-3]", f"{IB}.exclude", "n[1-3]"),
     ("launch.setup=[module load cuda/12, export A=1, source ~/env.sh; true]", "launch.setup",
      ["module load cuda/12", "export A=1", "source ~/env.sh; true"]),
+    ("+run.tracker_options={wandb: {mode: offline}}", "run.tracker_options", {"wandb": {"mode": "offline"}}),
+    ("+run.tracker_options.wandb={tags: [a, b]}", "run.tracker_options.wandb", {"tags": ["a", "b"]}),
     ("launch.srun_args=[--mpi=none, --cpu-bind=map_cpu:0]", "launch.srun_args", ["--mpi=none", "--cpu-bind=map_cpu:0"]),
     ("run.name=a b", "run.name", "a b"),
     ("run.name=größer", "run.name", "größer"),

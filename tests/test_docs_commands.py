@@ -23,6 +23,7 @@ import pytest
 from holmes_hpc import registry
 from holmes_hpc.cli import ANALYSIS_VERBS, HYDRA_VERBS, PLAIN_VERBS
 from holmes_hpc.config.compose import compose, compose_sweep
+from holmes_hpc.values.tracker_kinds import TRACKER_KINDS
 from tests.runs_for_tests import ROOT, environment
 
 PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name != "settings.md")]
@@ -69,6 +70,11 @@ def reader_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / ".config"))
     monkeypatch.chdir(tmp_path)
+    packages = tmp_path / "packages"  # those that a page tells its reader to install for a tracker
+    for name in TRACKER_KINDS:
+        (packages / name).mkdir(parents=True)
+        (packages / name / "__init__.py").touch()
+    monkeypatch.syspath_prepend(packages)
     examples = ROOT / "docs" / "examples"
     shutil.copytree(examples, tmp_path / "docs" / "examples")
     shutil.copytree(examples / "plugins", tmp_path / "plugins")

@@ -369,8 +369,8 @@ class Run:
     trackers: list[str] | None = setting(None, "who gets the rows of metrics.jsonl too: tensorboard, wandb, mlflow, or "
                                                "names that plug-ins add (docs/tracking.md); default: tensorboard, "
                                                "where its package is installed; []: none")
-    tracker_options: dict[str, Any] = setting({}, "by tracker, what its library is told, such as {wandb: {mode: "
-                                                  "offline}}")
+    tracker_options: dict[str, Any] = setting({}, "by tracker, what its library is told, such as "
+                                                  "+run.tracker_options.wandb.mode=offline")
 
 
 @dataclass

@@ -110,6 +110,8 @@ def _value(text: str, kind: Any, *, inside: bool = False) -> str:
     bare = text.strip()
     if not bare or bare[0] in _QUOTES or bare == "null" or _CALL.fullmatch(bare):
         return text
+    if kind is _ANY_OPTION and bare[0] in "{[":  # what a library is told may be a mapping or a list of its own
+        return text
     if kind is str or kind is _ANY_OPTION:
         around = _INTERPOLATION.sub("i", bare)
         if "${" in around or (around != bare and any(quote in bare for quote in _QUOTES)):
