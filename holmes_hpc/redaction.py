@@ -16,7 +16,7 @@ HIDDEN = "***"
 _LONGEST_LINE = 8192
 
 _NAME = re.compile(
-    r"TOKEN(?!S|IZ|_CACHE)|SECRET|PASS(WD|WORD|PHRASE|CODE)|CREDENTIAL|API_?KEY|ACCESS_?KEY|ACCOUNT_?KEY"
+    r"TOKEN(?!S|IZ|_CACHE)|SECRET|PASS(WD|WORD|PHRASE|CODE)|CREDENTIAL|CREDS|API_?KEY|ACCESS_?KEY|ACCOUNT_?KEY"
     r"|CONNECTION_?STRING"
     r"|(^|[_.])(API|AUTH|AUTHORIZATION|BEARER|JWT|PAT|COOKIE|(?<!QUERY_)(?<!NUM_)KEYS?|PASS|PWD|PW|SIG|SIGNATURE|DSN"
     r"|WEBHOOK)([_.]|$)",
@@ -24,24 +24,26 @@ _NAME = re.compile(
 )
 _NAMED = (
     re.compile(r"(?<![\w.+~-])([\w.+~-]++)="),
+    re.compile(r"(?<![\w.+~-])([\w.+~-]++)(?:[ \t]{1,8}=|[ \t]{0,8}:=|:-)(?!=)[ \t]*"),
     re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]*)\s+(?!-)"),
     re.compile(r"""(?:^[ \t]*(?:-[ \t]+)?|[{,][ \t]*)["']?([\w.-]+)["']?:[ \t]+""", re.MULTILINE),
     re.compile(r"""["']([\w.-]+)["'][ \t]*:[ \t]*"""),
-    re.compile(r"(?<![\w-])(?:setenv|set[ \t]+-[A-Za-z]+|config(?:ure)?[ \t]+set)[ \t]+([\w.-]+)[ \t]+(?![-=])"),
+    re.compile(r"(?<![\w-])(?:setenv|setx|set[ \t]+-[A-Za-z]+|config(?:ure)?[ \t]+set)[ \t]+([\w.-]+)[ \t]+(?![-=])"),
 )
-"""Where a name stands before its value: NAME=, --name, name: of YAML, "name": of JSON, setenv NAME."""
-_WORD = (r"""(?:'[^'\n]*'|"(?:\\.|[^"\\\n])*"|\\.|,(?!\s|$|[\w.-]+=)|[\])}](?!\s|$|[\])},'"])"""
+"""Where a name stands before its value: NAME=, NAME =, ${NAME:-, --name, YAML's name:, JSON's "name":, setenv NAME."""
+_WORD = (r"""(?:'[^'\n]*'|"(?:\\.|[^"\\\n])*"|\\[\s\S]|,(?!\s|$|[\w.-]+=)|[\])}](?!\s|$|[\])},'"])"""
          r"""|[^\s,;&|'"\])}\\])+""")
 """A value as shells and Hydra write it: quoted parts and plain ones in a row, up to what ends a word."""
 _TOLD = r"(?:\$\([ \t]*(?:echo|printf)\b[^)\n]*\)?|`[ \t]*(?:echo|printf)\b[^`\n]*`?)"
 _VALUE = re.compile(rf"""{_TOLD}|{_WORD}|['"][^\n]*""")
 
 _PROGRAMS = (r"wandb|huggingface-cli|huggingface|hf|docker|podman|nerdctl|apptainer|singularity|ngc|comet|neptune|"
-             r"mlflow|clearml|gh|glab|oras|helm|az|gcloud|aws|modal|dvc|npm|twine")
+             r"mlflow|clearml|gh|glab|oras|helm|az|gcloud|aws|modal|dvc|npm|twine|vault")
 _LOGIN = re.compile(rf"(\b(?:{_PROGRAMS})(?:[ \t]+(?:auth|registry|remote))?[ \t]+login)(?:[ \t]+{_WORD})+")
 _HEADER = re.compile(r"""(?i)((?<![\w-])[\w-]{0,80}?(?:authorization|api-key|cookie|-token)["']?:[ \t]*)[^'"\n]+""")
-_AFTER = re.compile(rf"(?i)(\bbearer[ \t]+|(?<![\w-])-u[ \t]+(?=\S+:)|--user[ \t]+(?=\S+:)|\bsshpass[ \t]+-p[ \t]*"
+_AFTER = re.compile(rf"(?im)(\bbearer[ \t]+|(?<![\w-])-u[ \t]+(?=\S+:)|--user[ \t]+(?=\S+:)|\bsshpass[ \t]+-p[ \t]*"
                     rf"|\blogin[ \t]+\S+[ \t]+password[ \t]+|\b(?:mysql|mariadb)\w*[ \t]+-p(?=\S)"
+                    rf"|<<<[ \t]*|\bsecret_access_key[ \t]+|^[ \t]*password[ \t]+(?!is\b)"
                     rf"|\bapi[ _-]?key[ \t:]+(?=\S*[0-9])){_WORD}")
 _PIPED = re.compile(r"(\b(?:echo|printf)[ \t]+)[^\n|;&>]{1,400}+(?=\|[^\n;]{0,400}(?:\blogin\b|-stdin\b"
                     r"|\bpasswd|\bsecret)|>{1,2}[ \t]*\S{0,200}?(?:netrc|token|secret|passw|credential))")
