@@ -9,7 +9,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from holmes_hpc import evaluate, sample
+from holmes_hpc import evaluate, export, sample
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.config.compose import compose
 from holmes_hpc.engine.sampling import _drawn, continue_tokens
@@ -87,6 +87,14 @@ def test_sample_is_the_same_for_a_seed(world, capsys):
     assert words("--seed", 1) == words("--seed", 1) != words("--seed", 2)
     assert words("--temperature", 0) == words("--temperature", 0, "--seed", 9)
     assert words("--top-p", "1e-9") == words("--temperature", 0)
+
+
+def test_an_exported_model_of_bytes_needs_no_tokenizer(world, tmp_path, capsys):
+    target = tmp_path / "out"
+    assert export.main([str(world.folder.path), "--to", str(target)]) == 0, capsys.readouterr().err
+    capsys.readouterr()
+    words = ["def ", "--tokens", 8, "--temperature", 0]
+    assert run(sample, capsys, target, *words) == run(sample, capsys, world.folder.path, *words)
 
 
 @pytest.mark.parametrize("options", [["model=gpt_tiny"], ["model=llama_tiny"]])
