@@ -15,13 +15,15 @@ from holmes_hpc.planner import plan
 from holmes_hpc.planner.layout.node_kinds import Kind, node_kinds, on_nodes
 from holmes_hpc.planner.making import assemble, find_best
 from holmes_hpc.planner.search.budget import SearchBudget
+from holmes_hpc.planner.search.catalogue import propose_by
 from holmes_hpc.planner.search.search import choose
+from holmes_hpc.planner.search.shortlist import twins_last
 from holmes_hpc.planner.strategies.fleets.knapsack import Knapsack, share_microbatches
 from holmes_hpc.planner.strategies.fleets.placement import place, used_slots
 from holmes_hpc.planner.strategies.fleets.space import Space
 from holmes_hpc.planner.strategies.fleets.templates import Template
 from holmes_hpc.planner.strategies.layer_split import cut_layers
-from holmes_hpc.planner.task import Task
+from holmes_hpc.planner.task import Task, task_of
 from holmes_hpc.schedule import build_schedule
 from holmes_hpc.values import Plan
 from tests.fuzzing import examples
@@ -186,3 +188,24 @@ def test_degrees_beyond_the_ranks_are_refused_once_for_all_strategies():
     words = str(refused.value)
     assert words.startswith("parallel.pipeline=4 and parallel.data=8 need 32 ranks, and the cluster has 8.")
     assert "Or:" not in words and "None" not in words
+
+
+NEARLY_EQUAL_FABRICS = ("+cluster=mixed", "model=gpt_7_5b", "parallel=holmes", "train.precision=float16",
+                        "train.global_batch_size=128", "cluster.partitions.ib.gpus_per_node=8",
+                        "cluster.partitions.roce.gpus_per_node=8")
+
+
+def test_layouts_that_swap_nearly_equal_fabrics_are_simulated_after_unlike_ones() -> None:
+    found = propose_by("holmes", task_of(compose(list(NEARLY_EQUAL_FABRICS)), "slurm"), 1, [])
+    ranked = sorted(found, key=lambda each: (not each.fits, each.estimate_seconds))
+    first, twins = twins_last(ranked)
+    assert first[0] is ranked[0] and twins[0] is ranked[1]
+    assert ranked[0].facts.layers == ranked[1].facts.layers and ranked[0].facts.form != ranked[1].facts.form
+    assert sorted(map(id, (*first, *twins))) == sorted(map(id, ranked))
+
+
+def test_a_layout_that_only_pays_with_turns_is_found() -> None:
+    """Without them it is the slowest of those that are looked at; given its depth alone, the search finds it."""
+    free, fixed = (plan(compose([*NEARLY_EQUAL_FABRICS, *more]), "slurm") for more in ((), ("parallel.pipeline=4",)))
+    assert fixed.schedule.turns
+    assert free.predicted.step_seconds <= 1.03 * fixed.predicted.step_seconds

@@ -17,7 +17,7 @@ from holmes_hpc.planner.search.candidate import (
     with_schedules,
 )
 from holmes_hpc.planner.simulation.replicas import likeness
-from holmes_hpc.planner.strategies.proposals import Proposal
+from holmes_hpc.planner.strategies.proposals import Proposal, SharedStages, UnlikePipelines
 from holmes_hpc.planner.task import Task
 from holmes_hpc.values import Pipeline
 
@@ -25,6 +25,8 @@ _MOST_DEAR = 6
 """Layouts that are passed over because they cost more than what is left."""
 _NEAR_DEAR = 1.03
 """Over the best estimate, up to which a cheaper layout is simulated before one that costs all that is left."""
+_TWIN = 1e-4
+"""Estimates that differ by less, as a fraction, of layouts of one cut are one layout's for both."""
 _WARMUP_FINALISTS = 8
 _ESTIMATE_ERROR = 1.08
 """So much longer than what warm-up can reach estimates are at most: a layout beyond that does not become the best."""
@@ -39,13 +41,49 @@ def evaluate_best(task: Task, proposals: Sequence[Proposal], allowance: Allowanc
     ranked = sorted(proposals, key=lambda each: (not each.fits, each.estimate_seconds))[:2 * most]
     warms_up = task.settings.first_schedule().warms_up
     selection = _Selection(allowance, most, _WARMUP_SHARE * allowance.units if warms_up else 0.0)
-    for proposal in ranked:
+    first, twins = twins_last(ranked)
+    for proposal in (*first, *twins):
         if selection.ends_before(proposal, best_fits=ranked[0].fits):
             break
         selection.consider(proposal)
     found = selection.result()
     candidates = [each.candidate for each in found]
     return candidates + _rescheduled(found, allowance) if warms_up else candidates
+
+
+def twins_last(ranked: Sequence[Proposal]) -> tuple[list[Proposal], list[Proposal]]:
+    """Return proposals, and apart those that are estimated like one before them that has the same stages in a row.
+
+    They swap fabrics that are nearly equal, or stand otherwise on the nodes: one of them says about what both take, and
+    the work of the other one is better spent on an unlike layout.
+    """
+    first: list[Proposal] = []
+    twins: list[Proposal] = []
+    seen: dict[object, float] = {}
+    for each in ranked:
+        key = _cut(each)
+        known = seen.get(key) if key is not None else None
+        if known is not None and each.estimate_seconds <= known * (1 + _TWIN):
+            twins.append(each)
+        else:
+            first.append(each)
+            seen[key] = each.estimate_seconds
+    return first, twins
+
+
+def _cut(proposal: Proposal) -> object:
+    """Return what twins have in common: stages in a row and their layers, the micro-batch size, and the rest.
+
+    None where nothing is known of the stages.
+    """
+    facts, form = proposal.facts, proposal.facts.form
+    cut: object = facts.layers
+    if isinstance(form, SharedStages):
+        cut = tuple(stage[1:] for stage in form.stages)
+    elif isinstance(form, UnlikePipelines):
+        cut = tuple((each.copies, each.layers, tuple(stage[1:] for stage in each.stages)) for each in form.forms)
+    return (cut, facts.micro_batch_size, facts.recompute, proposal.fits, proposal.chunks, proposal.rules,
+            proposal.task.cluster.world_size) if cut else None
 
 
 @dataclass(frozen=True)
@@ -138,7 +176,9 @@ def _rescheduled(found: Sequence[_Found], allowance: Allowance) -> list[Candidat
     reached: list[tuple[Candidate, Candidate]] = []
     best, kept = math.inf, 0.0
     for each in finalists:
-        if reached and (allowance.units <= kept or each.estimate_seconds > _ESTIMATE_ERROR * best):
+        # What may well be faster than the best so far goes before other schedules of that.
+        left = allowance.units - (kept if each.estimate_seconds >= best else 0.0)
+        if reached and (left <= 0 or each.estimate_seconds > _ESTIMATE_ERROR * best):
             continue
         tried = with_least_waiting(each.candidate, allowance)
         reached.append((each.candidate, tried))
