@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, TypeGuard
 
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.paths import is_listed, is_there
@@ -56,8 +57,13 @@ def _in_folder(path: Path) -> list[RunFolder]:
     sweep = read_json(path / SWEEP_FILE)
     if isinstance(sweep, dict):
         runs = sweep.get("runs")
-        return [RunFolder(Path(run)) for run in runs if isinstance(run, str)] if isinstance(runs, list) else []
+        return [RunFolder(Path(run)) for run in runs if is_run_path(run)] if isinstance(runs, list) else []
     return _runs_below(path, "*") or _runs_below(path, "*/*")
+
+
+def is_run_path(value: Any) -> TypeGuard[str]:
+    """Say whether a value of a sweep's file is a folder as it is written there: a whole path."""
+    return isinstance(value, str) and value.startswith("/") and value.isprintable()
 
 
 def _runs_below(base: Path, pattern: str) -> list[RunFolder]:

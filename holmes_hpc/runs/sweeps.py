@@ -16,7 +16,7 @@ from holmes_hpc.config.kept import read_kept
 from holmes_hpc.errors import ConfigurationError, LaunchImpossibleError
 from holmes_hpc.foreign import read_object, whole_number
 from holmes_hpc.runs.files import storage_error, write_json_atomic, write_text_atomic
-from holmes_hpc.runs.find import SWEEP_FILE
+from holmes_hpc.runs.find import SWEEP_FILE, is_run_path
 from holmes_hpc.runs.folder import RunFolder
 from holmes_hpc.runs.lease import LEASE_SECONDS, HeldError, Lease, LeasedError, held, is_renewed, lease_path
 from holmes_hpc.runs.private import check_own, is_own
@@ -60,13 +60,14 @@ class Sweep:
 
     @classmethod
     def read(cls, place: Path) -> Sweep | None:
-        """Return the sweep in a folder; None where there is none, or one of a release that wrote it at its end."""
+        """Return the sweep in a folder; None where there is none, a damaged one, or one that was written at its end."""
         kept = read_object(place / SWEEP_FILE) or {}
         words, numbers, runs = kept.get("words"), kept.get("numbers"), kept.get("runs")
-        if not (_is_list(words, str) and _is_list(numbers, int) and _is_list(runs, str)):
+        if not (_is_list(words, str) and words and _are_numbers(numbers, len(words)) and isinstance(runs, list)
+                and all(map(is_run_path, runs)) and len(runs) == len(numbers)):
             return None
         return cls(place, words, str(kept.get("fingerprint")),
-                   {number: RunFolder(Path(run)) for number, run in zip(numbers, runs, strict=False)},
+                   {number: RunFolder(Path(run)) for number, run in zip(numbers, runs, strict=True)},
                    whole_number(kept.get("max_jobs"), 1), kept.get("for_room") is True)
 
     def save(self) -> None:
@@ -171,3 +172,9 @@ def fingerprint(configs: Sequence[Any], words: Sequence[str]) -> str:
 
 def _is_list(value: Any, kind: type) -> TypeGuard[list[Any]]:
     return isinstance(value, list) and all(isinstance(each, kind) for each in value)
+
+
+def _are_numbers(value: Any, count: int) -> TypeGuard[list[int]]:
+    """Say whether a value is a list of runs' numbers, each once, of so many."""
+    return (_is_list(value, int) and len(set(value)) == len(value)
+            and all(whole_number(number, 0, count - 1) is not None for number in value))

@@ -1,0 +1,58 @@
+"""A sweep whose file is damaged or forged is none: nothing is written where it points, and no command stumbles."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holmes_hpc import cli
+from holmes_hpc.config.compose import compose
+from holmes_hpc.runs import RunFolder
+from holmes_hpc.runs.sweeps import Sweep
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Sweep:
+    """A sweep of two runs, the first of which has its folder."""
+    made = Sweep.begin(tmp_path / "sweeps" / "first", [compose(["+cluster=laptop"])] * 2, ["a", "b"])
+    made.folders[0] = RunFolder.create(tmp_path / "runs", "laptop")
+    made.save()
+    return made
+
+
+def test_what_was_saved_is_read(sweep: Sweep) -> None:
+    read = Sweep.read(sweep.place)
+    assert read is not None and read.words == ["a", "b"] and read.folders == sweep.folders
+
+
+@pytest.mark.parametrize("change", [
+    {"words": []}, {"words": [1]}, {"words": None}, {"numbers": [2]}, {"numbers": [-1]}, {"numbers": [True]},
+    {"numbers": [10**30]}, {"numbers": [0, 0], "runs": ["/a", "/b"]}, {"numbers": [0, 1]}, {"numbers": {}},
+    {"runs": ["\0"]}, {"runs": ["/a\0b"]}, {"runs": ["relative"]}, {"runs": ["/a\x1b[31m"]}, {"runs": [None]},
+    {"runs": []},
+], ids=str)
+def test_a_damaged_one_is_none(sweep: Sweep, change: dict[str, Any]) -> None:
+    damage(sweep, change)
+    assert Sweep.read(sweep.place) is None
+
+
+@pytest.mark.parametrize("change", [{"words": []}, {"runs": ["/a\0b"]}], ids=str)
+def test_no_command_stumbles_or_writes_where_it_points(
+        sweep: Sweep, change: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    damage(sweep, change)
+    before = {*tmp_path.rglob("*"), sweep.folders[0].result_path}  # a run that the file names can be cancelled
+    for command in ("jobs", "cancel"):
+        assert cli.run([command, str(sweep.place), "--folder", str(tmp_path / "runs")]) in (0, 2)
+    assert cli.run(["sweep", str(sweep.place), "--resume"]) == 2
+    assert "holds no sweep" in capsys.readouterr().err
+    assert {*tmp_path.rglob("*")} <= before
+
+
+def damage(sweep: Sweep, change: dict[str, Any]) -> None:
+    path = sweep.place / "sweep.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
