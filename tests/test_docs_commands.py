@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,13 +139,14 @@ class _UnderstoodError(Exception):
 
 def _read_arguments(verb: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch,
                     capsys: pytest.CaptureFixture[str]) -> None:
-    read = argparse.ArgumentParser.parse_args
+    for name in ("parse_args", "parse_intermixed_args"):
+        read = getattr(argparse.ArgumentParser, name)
 
-    def parse_args(parser: argparse.ArgumentParser, *given: object, **options: object) -> None:
-        read(parser, *given, **options)  # type: ignore[call-overload]
-        raise _UnderstoodError
+        def parse(parser: argparse.ArgumentParser, *given: object, read: Any = read, **options: object) -> None:
+            read(parser, *given, **options)
+            raise _UnderstoodError
 
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+        monkeypatch.setattr(argparse.ArgumentParser, name, parse)
     module = f"analysis.{verb}" if verb in ANALYSIS_VERBS else PLAIN_VERBS.get(verb, f"holmes_hpc.{verb}")
     try:
         importlib.import_module(module).main(arguments)
