@@ -27,6 +27,8 @@ _NEAR_DEAR = 1.03
 """Over the best estimate, up to which a cheaper layout is simulated before one that costs all that is left."""
 _TWIN = 1e-4
 """Estimates that differ by less, as a fraction, of layouts of one cut are one layout's for both."""
+_LOOKED_AT, _TABLE_ERROR = 40, 1.15
+"""Proposals that are looked at for one whose tied table stays inside a fabric, and how much worse it may seem."""
 _WARMUP_FINALISTS = 8
 _ESTIMATE_ERROR = 1.08
 """So much longer than what warm-up can reach estimates are at most: a layout beyond that does not become the best."""
@@ -42,13 +44,38 @@ def evaluate_best(task: Task, proposals: Sequence[Proposal], allowance: Allowanc
     warms_up = task.settings.first_schedule().warms_up
     selection = _Selection(allowance, most, _WARMUP_SHARE * allowance.units if warms_up else 0.0)
     first, twins = twins_last(ranked)
-    for proposal in (*first, *twins):
+    for proposal in (*_with_table_inside(task, first), *twins):
         if selection.ends_before(proposal, best_fits=ranked[0].fits):
             break
         selection.consider(proposal)
     found = selection.result()
     candidates = [each.candidate for each in found]
     return candidates + _rescheduled(found, allowance) if warms_up else candidates
+
+
+def _with_table_inside(task: Task, ranked: list[Proposal]) -> list[Proposal]:
+    """Return proposals with the best that keeps a tied token table inside a fabric as the second.
+
+    Estimates are too hopeful of tables that cross fabrics: without this, none that stays inside may be simulated.
+    """
+    if not task.architecture.tied_embeddings or not ranked:
+        return ranked
+    for i, each in enumerate(ranked[:_LOOKED_AT]):
+        if each.estimate_seconds > _TABLE_ERROR * ranked[0].estimate_seconds:
+            break
+        if _table_stays(each):
+            return [*ranked[:min(i, 1)], each, *ranked[min(i, 1):i], *ranked[i + 1:]]
+    return ranked
+
+
+def _table_stays(proposal: Proposal) -> bool:
+    try:
+        pipelines = proposal.build()
+    except PlanRefusedError:
+        return False
+    fabrics = {proposal.task.cluster.node_of(pipeline.stages[s].ranks[0]).fabric
+               for pipeline in pipelines for s in (0, -1)}
+    return len(fabrics) == 1
 
 
 def twins_last(ranked: Sequence[Proposal]) -> tuple[list[Proposal], list[Proposal]]:
