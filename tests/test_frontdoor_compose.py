@@ -22,6 +22,7 @@ NEEDED = {  # what a file leaves to be given with it
     "data=tokens": ["data.path=tokens.bin"],
     "data=megatron": ["data.path=corpus_text_document"],
     "data=text": ["data.path=books", "data.tokenizer=tokenizer.json"],
+    "data=chat": ["data.path=talks.jsonl", "data.tokenizer=model"],
     "data=mixture": ["data.sources=[{name: tokens, path: a.tokens, weight: 7}, {name: python_docs, weight: 3}]"],
 }
 OTHERS = [f"{group}={name}" for group in GROUPS if group not in ("cluster", "model")

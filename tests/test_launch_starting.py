@@ -12,7 +12,7 @@ import pytest
 
 from holmes_hpc.comm.activity import Activity
 from holmes_hpc.comm.store.client import RunStore
-from holmes_hpc.data import cache, telling, tokenizer
+from holmes_hpc.data import cache, telling, text, tokenizer
 from holmes_hpc.data.settings import SourceSettings
 from holmes_hpc.data.telling import Portion
 from holmes_hpc.errors import NetworkError
@@ -138,7 +138,7 @@ def test_who_waits_for_the_tokens_of_another_process_hears_how_far_it_is(
             assert held.wait(20)
             return super().encode(text)
 
-    monkeypatch.setattr(cache, "load_tokenizer", lambda *arguments, **keywords: Slow())
+    monkeypatch.setattr(text, "load_tokenizer", lambda *arguments, **keywords: Slow())
     threads = [threading.Thread(target=lambda told=told: cache.read_text(source, 256, told.append))
                for told in (made, heard)]
     threads[0].start()

@@ -152,7 +152,8 @@ def test_a_full_stdout_is_one_line() -> None:
 
 PROGRAMS = ["holmes_hpc.jobs", "holmes_hpc.logs", "holmes_hpc.calibrate", "holmes_hpc.site", "holmes_hpc.compare",
             "holmes_hpc.plan", "holmes_hpc.train", "holmes_hpc.doctor", "holmes_hpc.probe", "analysis.report",
-            "analysis.throughput", "holmes_hpc.cancel", "holmes_hpc.sweep", "holmes_hpc.cli"]
+            "analysis.throughput", "holmes_hpc.cancel", "holmes_hpc.sweep", "holmes_hpc.cli", "holmes_hpc.settings",
+            "holmes_hpc.trace", "holmes_hpc.tokenize", "holmes_hpc.evaluate", "holmes_hpc.export", "holmes_hpc.sample"]
 
 
 def test_all_programs_are_known() -> None:
