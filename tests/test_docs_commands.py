@@ -161,7 +161,8 @@ def _runs_here(command: str) -> bool:
     verb, *arguments = words_of(command) or [""]
     text = " ".join(arguments)
     names = re.findall(r"\+cluster=([\w,]+)", text)
-    needs = ("resume=", "path:", "path=", "plugins=", "launch.", "hydra.", "model=gpt_7_5b", "picture=", "NAME", "[--")
+    needs = ("resume=", "from_pretrained=", "run.trackers=[", "path:",
+             "path=", "plugins=", "launch.", "hydra.", "model=gpt_7_5b", "picture=", "NAME", "[--")
     return verb in ("plan", "train") and bool(names) and set(names[0].split(",")) <= _SHIPPED - {
         "holmes_paper", "uniform"} and not any(need in text for need in needs)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from holmes_hpc.runs.beats import read_beat
 from tests.runs_for_tests import command, environment, newest_run, train
 from tests.runs_for_tests import run as start
 
@@ -42,7 +43,12 @@ class Running:
         self.folder = newest_run(cwd)
         self.ranks = json.loads((self.folder / "job.json").read_text())["ranks"]
         self.pids = [entry["pid"] for entry in self.ranks]
+        wait_for(self._are_known_to_train, 20, "signs of life in the training")  # until then the start's limit holds
         self.namespaces = {namespace_of(pid) for pid in self.pids}
+
+    def _are_known_to_train(self) -> bool:
+        beats = [read_beat(path) for path in self.folder.glob("ranks/*.beat")]
+        return len(beats) == len(self.ranks) and all(beat is not None and beat.step > 0 for beat in beats)
 
     def _steps(self) -> int:
         folder = newest_run(self.cwd)
