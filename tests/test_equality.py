@@ -191,7 +191,7 @@ FAMILY_LAYOUTS = {
     "qwen2-tp2-pp2": [*QWEN2, *mixed((1, 2), (1, 2)), HOLMES, TENSOR_2, "parallel.layer_split=[2,1]"],
     "qwen3-tp2-sequence": [*QWEN3, *uniform(1, 2), MEGATRON, TENSOR_2, SEQUENCE, "parallel.recompute=full"],
     "qwen3-two-beside-one": [*QWEN3, *TWO_BESIDE_ONE],
-    "olmo2-tp2": [*OLMO2, *uniform(1, 2), MEGATRON, TENSOR_2, "optimizer=sgd", "optimizer.lr=0.01"],  # 0.05: chaotic
+    "olmo2-tp2": [*OLMO2, *uniform(1, 2), MEGATRON, TENSOR_2, "optimizer=sgd"],
     "olmo2-tp2-pp2-sequence-zero-bubble": [*OLMO2, *mixed((1, 2), (1, 2)), HOLMES, TENSOR_2, SEQUENCE,
                                            "parallel.schedule=zero_bubble", "parallel.recompute=selective"],
     "neox-pp3-uneven": [*NEOX, *mixed((2, 1), (1, 1)), HOLMES, "parallel.pipeline=3"],
