@@ -129,7 +129,8 @@ HOSTILE = {
              "more than 0.5 s of a CPU"),
     "one number": ("{{ 10 ** (messages | length * 10 ** 9) }}", "more than 0.5 s of a CPU"),
     "memory": ("{{ 'x' * 10 ** 10 * messages | length }}", "need more than 512 MiB"),
-    "nothing": ("hello", "no conversation to learn from: 2 conversations show nothing"),
+    "nothing": ("hello", "no conversation to learn from: 2 conversations of which the template shows nothing that the "
+                "assistant wrote were left out"),
     "size": ("{{ 'x' * 20000000 }}", "more than 16777216 characters"),
     "reaching out": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "SecurityError"),
     "files": ("{% include '/etc/passwd' %}", "cannot be rendered"),

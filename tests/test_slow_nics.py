@@ -49,6 +49,14 @@ def test_a_nic_that_becomes_slow_is_named_once_and_so_is_its_recovery() -> None:
     assert said[1].endswith(f"{name} is slow no more")
 
 
+def test_one_that_waits_for_a_slow_nics_confirmations_is_not_named() -> None:
+    well = (1.0, {4: 0.1}, False)
+    said = said_of(well, (8.0, {4: 0.98, 6: 0.53}, False))
+    assert len(said) == 1
+    assert "roce-0" in said[0]
+    assert len(said_of(well, (8.0, {4: 0.98, 6: 0.95}, False))) == 2, "two that are slow alike"
+
+
 def test_a_nic_that_waits_for_something_to_send_is_not_slow() -> None:
     assert not said_of((1.0, {4: 0.1}, False), (8.0, {4: 0.1, 0: 0.2}, False))
 

@@ -18,6 +18,10 @@ SHARE_OF_BEST = 0.4
 BUSY_SHARE = 0.5
 """Bytes must have waited in it for this share of the time."""
 
+FULLEST_SHARE = 0.75
+"""Of several that are slow in one window those are accused in which bytes wait nearly as long as in the fullest: one
+that sends to a slow NIC's node waits for confirmations that stand in that NIC's queue."""
+
 _KINDS = ("Ethernet", "fabric")
 
 
@@ -54,14 +58,20 @@ class SlowNics:
         self._seconds, self._steps = self._seconds + step_seconds, self._steps + 1
         if self._seconds < WINDOW_SECONDS or self._steps < WINDOW_STEPS:
             return
+        looks_slow = {key: not stragglers and self._looks_slow(nic) for key, nic in self._nics.items()}
+        fullest = max((nic.busy_seconds for key, nic in self._nics.items() if looks_slow[key]), default=0.0)
         for (rank, kind), nic in self._nics.items():
-            self._judge(step, rank, kind, nic, stragglers=stragglers)
+            is_slow = looks_slow[rank, kind] and nic.busy_seconds >= FULLEST_SHARE * fullest
+            self._judge(step, rank, kind, nic, is_slow=is_slow)
             nic.sent = nic.busy_seconds = 0.0
         self._seconds, self._steps = 0.0, 0
 
-    def _judge(self, step: int, rank: int, kind: str, nic: _Nic, *, stragglers: bool) -> None:
+    def _looks_slow(self, nic: _Nic) -> bool:
+        return (nic.sent / self._seconds < SHARE_OF_BEST * nic.best
+                and nic.busy_seconds / self._seconds >= BUSY_SHARE)
+
+    def _judge(self, step: int, rank: int, kind: str, nic: _Nic, *, is_slow: bool) -> None:
         rate, share = nic.sent / self._seconds, nic.busy_seconds / self._seconds
-        is_slow = rate < SHARE_OF_BEST * nic.best and share >= BUSY_SHARE and not stragglers
         place = self._plan.ranks[rank]
         name = f"the {kind} NIC of node {place.node or place.slot}, or the link behind it,"
         if is_slow and not nic.slow:
