@@ -142,6 +142,7 @@ class _World:
 
     def __init__(self, folder: RunFolder, *, interrupted: bool) -> None:
         self._folder, self._interrupted, self.ended_by = folder, interrupted, ""
+        self.init_pid = self.mid_pid = os.getpid()
 
     def poll(self) -> int:
         if self._interrupted:
