@@ -175,6 +175,21 @@ def test_ranks_that_ended_are_not_silent_but_their_parent_is(tmp_path: Path) -> 
                      "(SIGSTOP))")
 
 
+def test_a_rank_that_is_stopped_while_it_leaves_is_named(tmp_path: Path) -> None:
+    now, folder = [0.0], RunFolder.create(tmp_path, "mixed")
+    states = {0: "pid 5, has ended", 1: "pid 6, has ended", 2: "pid 7, is stopped (SIGSTOP)"}
+    supervisor = Supervisor(folder, NODES, LIMITS, print, lambda rank: f"its process, {states[rank]}", lambda: now[0])
+    for rank in NODES:
+        write_beat(folder, rank, Beat.of(9, Doing(3, "R0"), 0.0, ended=True))
+    causes = []
+    for seconds in range(0, 90, 20):
+        now[0] = seconds
+        causes.append(supervisor.look())
+    assert causes[-2] is None and causes[-1] == (
+        "all ranks ended 80 s ago, and their parent has not (rank 2 on node roce-0: its process, pid 7, is stopped "
+        "(SIGSTOP))")
+
+
 def test_a_run_folder_that_was_removed_is_said(run: Watched) -> None:
     run.folder.path.rename(run.folder.path.with_name("elsewhere"))
     assert f"the run folder {run.folder.path} was removed while the run went on" in (run.look(1) or "")

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,6 +85,22 @@ def test_several_silent_ranks_are_named_together() -> None:
     hang = explained({0: beat("R0", 0)}, {1: 2.0, 2: 2.0, 3: 2.0})
     assert hang.culprits == (1, 2, 3)
     assert "ranks 1 on node roce/0 (slot roce/0), 2 on node ib/1" in hang.message
+
+
+def test_a_sign_of_life_is_given_as_the_training_begins(tmp_path: Path) -> None:
+    """The next one comes later, and a rank that is stopped until then would seem to start still."""
+    folder, activity = RunFolder.create(tmp_path, "mixed"), Activity()
+    communicator = SimpleNamespace(activity=activity, rank=0, world_size=1)
+    watch = Watch(communicator, folder, 1e6, lambda hang: None)  # type: ignore[arg-type]
+    watch._interval_seconds = 3600.0
+    watch.start()
+    activity.begin("loading data", 1)
+    deadline = time.monotonic() + 60
+    while (now := read_beat(folder.beat_path(0))) is None or now.step == 0:
+        assert time.monotonic() < deadline, now
+        time.sleep(0.01)
+    assert (now.step, now.action, now.number) == (1, "loading data", 2)
+    watch.leave()
 
 
 def test_own_seconds_leave_out_the_operations_of_groups() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -25,6 +25,7 @@ class Activity:
 
     `changes` counts the states; a rank whose count stands still makes no progress. `beside` says what another thread
     of the rank does meanwhile, such as writing a checkpoint, with a number that tells each from the one before.
+    `at_training` is called by the training thread when its first step begins.
     """
 
     def __init__(self) -> None:
@@ -32,12 +33,16 @@ class Activity:
         self.changes = 0
         self.beside: tuple[int, str] = (0, "")
         self.last_wait = Wait(Doing(), 0.0)
+        self.at_training: Callable[[], None] = lambda: None
         self._waited_seconds = 0.0
         self._mark = (time.perf_counter(), 0.0)
 
     def begin(self, action: str, step: int | None = None) -> None:
         """Say that `action` begins, in another step where `step` is given."""
-        self._enter(Doing(self.now.step if step is None else step, action))
+        before = self.now.step
+        self._enter(Doing(before if step is None else step, action))
+        if step and not before:
+            self.at_training()
 
     @contextmanager
     def doing_beside(self, what: str) -> Iterator[None]:

@@ -6,7 +6,9 @@ are stopped, that the only one is, or that a file system holds one while it save
 
 from __future__ import annotations
 
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +31,7 @@ _FIRST_SIGN_SECONDS = 60.0
 _LONGEST_PAUSE_SECONDS = 30.0
 """More than this between two looks was a pause of the supervisor too, as Slurm's suspend makes one."""
 _SHOWN = 8
+_NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,18 @@ class Supervisor:
         seconds, limit = self._now - self._ended_at, self._limits.training_seconds
         if seconds < limit * _MARGIN + _MARGIN_SECONDS:
             return None
-        return f"all ranks ended {seconds:.0f} s ago, and their parent has not{self._known(min(self._ranks))}"
+        return f"all ranks ended {seconds:.0f} s ago, and their parent has not{self._known_of_one()}"
+
+    def _known_of_one(self) -> str:
+        """Return what is known of the rank that is unlike the others, such as the only one that is stopped."""
+        words = {rank: self._process(rank) for rank in self._ranks}
+        forms = {rank: _NUMBERS.sub("", said) for rank, said in words.items()}  # without pids
+        counts = Counter(forms.values())
+        known = [rank for rank in words if words[rank]]
+        if not known:
+            return ""
+        odd = min(known, key=lambda rank: counts[forms[rank]])
+        return f" ({words[odd]})" if len(counts) == 1 else f" (rank {odd} on node {self._ranks[odd]}: {words[odd]})"
 
     def _describe_end(self, over: list[_Delay]) -> str:
         """Return what the first of these delays is, and which other ranks are in the same."""

@@ -42,18 +42,20 @@ class Watch:
         self._changed = 0.0
         self._beside, self._beside_since = (0, ""), 0.0
         self._number = 0
-        self._end = threading.Event()
+        self._end, self._wake = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> None:
         """Give the first sign of life and begin to watch."""
         self._beat(self._activity.now)
+        self._activity.at_training = self._wake.set  # who reads the beats has shorter limits from then on
         self._thread.start()
 
     def stop(self) -> None:
         """Stop watching."""
         self._end.set()
+        self._wake.set()
 
     def leave(self) -> None:
         """Stop watching, and let others know that this rank has left the training."""
@@ -87,7 +89,7 @@ class Watch:
 
     def _run(self) -> None:
         before, changes = time.monotonic(), -1
-        while not self._end.wait(self._interval_seconds):
+        while self._is_due():
             now = time.monotonic()
             self._clock += min(now - before, 2 * self._interval_seconds)
             before = now
@@ -103,6 +105,12 @@ class Watch:
             if doing.group != OUTSIDE and stuck > self._timeout_seconds + MARGIN_SECONDS:
                 self._at_hang(self._explain(Wait(doing, stuck)))
                 return
+
+    def _is_due(self) -> bool:
+        """Wait until the next sign of life is due; return False where none is any more."""
+        self._wake.wait(self._interval_seconds)
+        self._wake.clear()
+        return not self._end.is_set()
 
     def _beat(self, doing: Doing) -> None:
         self._number += 1
