@@ -40,6 +40,7 @@ Settings = str | Sequence[str] | Mapping[str, Any] | DictConfig
 _HYDRA = threading.Lock()
 """Hydra composes for one thread of a process at a time."""
 _LAST_LINES = 20
+_LONGEST_LINE = 65536
 _PROGRAM = ("import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
             "from holmes_hpc.scripted import main; sys.exit(main(sys.argv[2:]))")
 """Run by `python -c`, so that the process finds modules where the script does."""
@@ -148,14 +149,15 @@ def _follow(process: subprocess.Popen[str], config: str, *, show: bool) -> str:
         with suppress(BrokenPipeError):  # it ended before it read anything, and has said why
             stdin.write(config)
             stdin.close()
-        for line in stdout:
+        for line in iter(lambda: stdout.readline(_LONGEST_LINE), ""):
             said.append(line)
             if show:
                 sys.stdout.write(line)
         process.wait()
     except BaseException:
         process.send_signal(signal.SIGINT)
-        stdout.read()
+        while stdout.read(_LONGEST_LINE):
+            pass
         process.wait()
         raise
     finally:

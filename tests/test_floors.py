@@ -15,7 +15,7 @@ FLOORS = [
     {"errors", "resources", "findings", "words"},
     {"quoting"},
     {"redaction"},
-    {"paths", "foreign"},
+    {"paths", "foreign", "bounded"},
     {"values"},
     {"registry", "families"},
     {"config"},

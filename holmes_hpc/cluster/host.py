@@ -15,6 +15,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from holmes_hpc.bounded import TooMuchOutputError, run_bounded
 from holmes_hpc.cluster.kept_speed import keep_speed, read_speed, speed_file
 from holmes_hpc.errors import RunFailedError
 
@@ -81,15 +82,14 @@ def speed_words() -> str:
 
 def _measure() -> HostSpeed:
     try:
-        done = subprocess.run([sys.executable, "-c", _MEASUREMENT], env={**os.environ, **_ONE_THREAD},
-                              capture_output=True, text=True, timeout=_LONGEST_SECONDS, check=True)
-        return HostSpeed(**json.loads(done.stdout))
-    except subprocess.CalledProcessError as error:
-        raise RunFailedError("the speed of this machine's CPU could not be measured: "
-                             f"{(error.stderr or 'no message').strip().splitlines()[-1]}; "
-                             "check that numpy works in this Python environment") from error
-    except (subprocess.TimeoutExpired, OSError, ValueError, TypeError) as error:
+        done = run_bounded([sys.executable, "-c", _MEASUREMENT], _LONGEST_SECONDS, env={**os.environ, **_ONE_THREAD})
+        if done.status == 0:
+            return HostSpeed(**json.loads(done.output))
+    except (subprocess.TimeoutExpired, TooMuchOutputError, OSError, ValueError, TypeError) as error:
         raise RunFailedError(f"the speed of this machine's CPU could not be measured: {error}") from error
+    raise RunFailedError("the speed of this machine's CPU could not be measured: "
+                         f"{(done.said_text.strip() or 'no message').splitlines()[-1]}; "
+                         "check that numpy works in this Python environment")
 
 
 def host_memory_gib() -> float:

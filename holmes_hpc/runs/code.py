@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from holmes_hpc import __version__
+from holmes_hpc.bounded import TooMuchOutputError, run_bounded
 from holmes_hpc.foreign import ForeignError, read_bytes, read_object
 from holmes_hpc.runs.folder import RunFolder
 from holmes_hpc.runs.job import git_state
@@ -82,14 +83,13 @@ def digests(package: Path) -> dict[str, str]:
 
 
 def git_output(root: Path, *words: str) -> bytes | None:
-    """Return what git prints for a folder; None where it fails, is missing, or takes too long."""
+    """Return what git prints for a folder; None where it fails, is missing, takes too long or has no end."""
     try:
-        done = subprocess.run(["git", "--no-optional-locks", "-C", str(root), *words], stdin=subprocess.DEVNULL,
-                              check=False, capture_output=True, timeout=_GIT_SECONDS,
-                              env={**os.environ, "GIT_PAGER": "cat"})
-    except (OSError, subprocess.TimeoutExpired):
+        done = run_bounded(["git", "--no-optional-locks", "-C", str(root), *words], _GIT_SECONDS,
+                           env={**os.environ, "GIT_PAGER": "cat"})
+    except (OSError, subprocess.TimeoutExpired, TooMuchOutputError):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return done.output if done.status == 0 else None
 
 
 def listed_files(root: Path, *, untracked: bool) -> list[str] | None:

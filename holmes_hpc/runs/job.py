@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from holmes_hpc import __version__
+from holmes_hpc.bounded import TooMuchOutputError, run_bounded
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.foreign import whole_number
 from holmes_hpc.redaction import is_secret, redact, redact_value
@@ -182,14 +183,13 @@ def _may_be_hidden(pid: int) -> bool:
 def git_state(folder: Path) -> dict[str, Any] | None:
     """Return commit, branch and whether tracked files were changed, or None outside a git repository."""
     try:
-        done = subprocess.run(["git", "--no-optional-locks", "-C", str(folder), "status", "--porcelain=v2",
-                               "--branch", "--untracked-files=no"], stdin=subprocess.DEVNULL, check=False,
-                              capture_output=True, text=True, errors="replace", timeout=_GIT_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
+        done = run_bounded(["git", "--no-optional-locks", "-C", str(folder), "status", "--porcelain=v2",
+                            "--branch", "--untracked-files=no"], _GIT_SECONDS)
+    except (OSError, subprocess.TimeoutExpired, TooMuchOutputError):
         return None
-    if done.returncode != 0:
+    if done.status != 0:
         return None
-    lines = done.stdout.splitlines()
+    lines = done.text.splitlines()
     headers = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# "))
     return {"commit": headers.get("branch.oid"), "branch": headers.get("branch.head"),
             "changed": any(not line.startswith("# ") for line in lines)}

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from holmes_hpc.bounded import Answer, TooMuchOutputError, run_bounded
 from holmes_hpc.cluster.slurm import SlurmSettings, read_settings
 from holmes_hpc.cluster.slurm.records import CLUSTER_LINE
 from holmes_hpc.errors import WRONG, HolmesError, RunFailedError
@@ -83,14 +84,14 @@ def run_command(words: Sequence[str], *, cluster: str | None = None, timeout_sec
     the command's whole error output, as TransientSlurmError where asking again is worth while.
     """
     if cluster is None:
-        return _run(words, timeout_seconds, say=say).stdout
-    told = _run([words[0], f"--clusters={cluster}", *words[1:]], timeout_seconds, say=say).stdout
+        return _run(words, timeout_seconds, say=say).text
+    told = _run([words[0], f"--clusters={cluster}", *words[1:]], timeout_seconds, say=say).text
     return "".join(line for line in told.splitlines(keepends=True) if not line.startswith(CLUSTER_LINE))
 
 
 def run_command_aloud(words: Sequence[str]) -> str:
     """Run a Slurm command that answers on its error output, and return that. Raises as `run_command` does."""
-    return _run(words, 60.0).stderr.strip()
+    return _run(words, 60.0).said_text.strip()
 
 
 def failed_command(line: str, status: int, said: str) -> SlurmCommandError:
@@ -113,38 +114,24 @@ def passes(said: str) -> bool:
     return _PASSES.search(said) is not None
 
 
-def _run(words: Sequence[str], timeout_seconds: float, *, say: bool = False) -> subprocess.CompletedProcess[str]:
+def _run(words: Sequence[str], timeout_seconds: float, *, say: bool = False) -> Answer:
     line = " ".join(words)
     try:
-        process = subprocess.Popen(list(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                   encoding="utf-8", errors="replace",  # names of jobs are bytes of any encoding
-                                   env=clean_environment(os.environ), stdin=subprocess.DEVNULL)
+        answer = run_bounded(
+            words, timeout_seconds, env=clean_environment(os.environ), word_seconds=WORD_SECONDS if say else None,
+            word=lambda: LOG.info("Slurm has not answered `%s` for %g s; waiting for up to %.0f s", line, WORD_SECONDS,
+                                  timeout_seconds))
     except FileNotFoundError:
         raise MissingCommandError(f"{words[0]}: not found here; load Slurm's module or use another node") from None
-    with process:
-        try:
-            stdout, stderr = _communicate(process, line, timeout_seconds, say=say)
-        except subprocess.TimeoutExpired as expired:
-            process.kill()
-            error = SlowSlurmError(f"{line}: no answer within {timeout_seconds:.0f} s; is slurmctld up?")
-            error.said = (expired.stderr or b"").decode(errors="replace").strip()  # bytes, whatever the pipe's mode
-            raise error from None
-        except BaseException:
-            process.kill()
-            raise
-    if process.returncode != 0:
-        raise failed_command(line, process.returncode, stderr)
-    return subprocess.CompletedProcess(words, 0, stdout, stderr)
-
-
-def _communicate(process: subprocess.Popen[str], line: str, timeout_seconds: float, *, say: bool) -> tuple[str, str]:
-    if not say or timeout_seconds <= WORD_SECONDS:
-        return process.communicate(timeout=timeout_seconds)
-    try:
-        return process.communicate(timeout=WORD_SECONDS)
-    except subprocess.TimeoutExpired:
-        LOG.info("Slurm has not answered `%s` for %g s; waiting for up to %.0f s", line, WORD_SECONDS, timeout_seconds)
-        return process.communicate(timeout=timeout_seconds - WORD_SECONDS)
+    except TooMuchOutputError as error:
+        raise SlurmCommandError(str(error)) from None
+    except subprocess.TimeoutExpired as expired:
+        late = SlowSlurmError(f"{line}: no answer within {timeout_seconds:.0f} s; is slurmctld up?")
+        late.said = (expired.stderr or b"").decode(errors="replace").strip()
+        raise late from None
+    if answer.status != 0:
+        raise failed_command(line, answer.status, answer.said_text)
+    return answer
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import logging
 import subprocess
 import sys
 
+from holmes_hpc.bounded import run_bounded
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.foreign import read_object
 from holmes_hpc.runs import RunFolder, read_result
@@ -66,10 +67,9 @@ def _submit_waiting(sweep: Sweep, job_id: str) -> None:
     if (read_object(lease) or {}).get("stays") and (not last or is_renewed(lease)):
         return
     patience = ROOM_SECONDS if last else 0.0
-    done = subprocess.run([sys.executable, "-m", "holmes_hpc.sweep", str(sweep.place), "--resume", "--only-waiting",
-                           str(patience)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                          text=True, check=False, timeout=_SUBMIT_SECONDS)
-    for line in done.stderr.splitlines():
+    done = run_bounded([sys.executable, "-m", "holmes_hpc.sweep", str(sweep.place), "--resume", "--only-waiting",
+                        str(patience)], _SUBMIT_SECONDS)
+    for line in done.said_text.splitlines():
         LOG.info("%s", line)
 
 
