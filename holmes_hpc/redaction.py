@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from holmes_hpc.quoting import for_terminal
@@ -17,20 +18,24 @@ _LONGEST_LINE = 8192
 
 _NAME = re.compile(
     r"TOKEN(?!S|IZ|_CACHE)|SECRET|PASS(WD|WORD|PHRASE|CODE)|CREDENTIAL|CREDS|API_?KEY|ACCESS_?KEY|ACCOUNT_?KEY"
-    r"|CONNECTION_?STRING"
-    r"|(^|[_.])(API|AUTH|AUTHORIZATION|BEARER|JWT|PAT|COOKIE|(?<!QUERY_)(?<!NUM_)KEYS?|PASS|PWD|PW|SIG|SIGNATURE|DSN"
-    r"|WEBHOOK)([_.]|$)",
+    r"|CONNECTION_?STRING|(SSH|PG|ASK)PASS|SESSION_?ID|CSRF"
+    r"|(^|[_.])(API|AUTH|AUTHORIZATION|BEARER|JWT|PAT|COOKIE|HMAC|SALT|NONCE|OTP|(?<!QUERY_)(?<!NUM_)KEYS?|PASS|PWD|PW|SIG|SIGNATURE|DSN"
+    r"|WEBHOOK)([_.]|$)|(^|[_.])PIN$",
     re.IGNORECASE,
 )
+_CAMEL_NAME = re.compile(r"[a-z0-9](Keys?|Auth|Pwd|Pass|Sig|Cookie|Pin|Dsn)$")
 _NAMED = (
     re.compile(r"(?<![\w.+~-])([\w.+~-]++)="),
-    re.compile(r"(?<![\w.+~-])([\w.+~-]++)(?:[ \t]{1,8}=|[ \t]{0,8}:=|:-)(?!=)[ \t]*"),
+    re.compile(r"(?<![\w.+~-])([\w.+~-]++)(?:[ \t]{1,8}=|[ \t]{0,8}:=|:-|[ \t]{1,8}:(?!:)|:(?=[^\s:/]))(?!=)"
+               r"[ \t]*"),
     re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]*)\s+(?!-)"),
     re.compile(r"""(?:^[ \t]*(?:-[ \t]+)?|[{,][ \t]*)["']?([\w.-]+)["']?:[ \t]+""", re.MULTILINE),
-    re.compile(r"""["']([\w.-]+)["'][ \t]*:[ \t]*"""),
-    re.compile(r"(?<![\w-])(?:setenv|setx|set[ \t]+-[A-Za-z]+|config(?:ure)?[ \t]+set)[ \t]+([\w.-]+)[ \t]+(?![-=])"),
+    re.compile(r"""\\{0,4}["']([\w.-]+)\\{0,4}["'][ \t]*(?::|\]?[ \t]*=(?!=))[ \t]*"""),
+    re.compile(r"(?<![\w-])(?:setenv|setx|ENV|ARG|set[ \t]+-[A-Za-z]+|config(?:ure)?[ \t]+set)[ \t]+([\w.-]+)[ \t]+"
+               r"(?![-=])"),
 )
-"""Where a name stands before its value: NAME=, NAME =, ${NAME:-, --name, YAML's name:, JSON's "name":, setenv NAME."""
+"""Where a name stands before its value: NAME=, NAME =, ${NAME:-, --name, YAML's name:, JSON's "name":, x["name"] =,
+setenv NAME."""
 _WORD = (r"""(?:'[^'\n]*'|"(?:\\.|[^"\\\n])*"|\\[\s\S]|,(?!\s|$|[\w.-]+=)|[\])}](?!\s|$|[\])},'"])"""
          r"""|[^\s,;&|'"\])}\\])+""")
 """A value as shells and Hydra write it: quoted parts and plain ones in a row, up to what ends a word."""
@@ -40,17 +45,40 @@ _VALUE = re.compile(rf"""{_TOLD}|{_WORD}|['"][^\n]*""")
 _PROGRAMS = (r"wandb|huggingface-cli|huggingface|hf|docker|podman|nerdctl|apptainer|singularity|ngc|comet|neptune|"
              r"mlflow|clearml|gh|glab|oras|helm|az|gcloud|aws|modal|dvc|npm|twine|vault")
 _LOGIN = re.compile(rf"(\b(?:{_PROGRAMS})(?:[ \t]+(?:auth|registry|remote))?[ \t]+login)(?:[ \t]+{_WORD})+")
-_HEADER = re.compile(r"""(?i)((?<![\w-])[\w-]{0,80}?(?:authorization|api-key|cookie|-token)["']?:[ \t]*)[^'"\n]+""")
-_AFTER = re.compile(rf"(?im)(\bbearer[ \t]+|(?<![\w-])-u[ \t]+(?=\S+:)|--user[ \t]+(?=\S+:)|\bsshpass[ \t]+-p[ \t]*"
-                    rf"|\blogin[ \t]+\S+[ \t]+password[ \t]+|\b(?:mysql|mariadb)\w*[ \t]+-p(?=\S)"
-                    rf"|<<<[ \t]*|\bsecret_access_key[ \t]+|^[ \t]*password[ \t]+(?!is\b)"
+_HEADER = re.compile(r"""(?i)((?<![\w-])[\w-]{0,80}?(?:authorization|api-key|cookie|-token|-auth|-secret|-password)"""
+                     r"""["']?:[ \t]*)[^'"\n]+""")
+_AFTER = re.compile(rf"(?im)(\bbearer[ \t]+|(?<![\w-])-u[ \t]*(?=[^\s:]+:[^\s:])|--(?:proxy-)?user[ \t=]+(?=\S+:)"
+                    rf"|\blogin[ \t]+\S+[ \t]+password[ \t]+"
+                    rf"|<<<[ \t]*|\bsecret_access_key[ \t]+|^[ \t]*password[ \t]+(?!is\b|[:=])"
+                    rf"|\b(?:password|passwd|passphrase):[ \t]+|(?<![\w-])-?pass(?:in|out)?[ \t=]+(?=pass:)"
                     rf"|\bapi[ _-]?key[ \t:]+(?=\S*[0-9])){_WORD}")
-_PIPED = re.compile(r"(\b(?:echo|printf)[ \t]+)[^\n|;&>]{1,400}+(?=\|[^\n;]{0,400}(?:\blogin\b|-stdin\b"
+_PIPED = re.compile(r"(\b(?:echo|printf)[ \t]+)[^\n|;&>]{1,400}+(?=\|[^\n;]{0,400}(?:\blogin\b|-stdin\b|-fd\b"
+                    r"|\bsudo[ \t]+-S|\b(?:kinit|su|cryptsetup)\b|--with-token"
                     r"|\bpasswd|\bsecret)|>{1,2}[ \t]*\S{0,200}?(?:netrc|token|secret|passw|credential))")
 """What a shell tells a program that logs in by a pipe, or a file that holds such."""
+_PROGRAM_OPTIONS = (
+    (r"(?:mysql|mariadb)[\w-]*|7z\w*", r"-p"),
+    (r"(?:docker|podman|nerdctl)[^\n]*\blogin|sshpass|mongo\w*|cqlsh|ncftp\w*", r"-p[ \t=]*"),
+    (r"openssl", r"-[kK][ \t]+"),
+    (r"redis-cli", r"-a[ \t]*"), (r"ldap\w+", r"-w[ \t]*"), (r"zip|unzip|sqlcmd|isql|bcp|ipmitool|mosquitto_\w+",
+                                                              r"-P[ \t]*"),
+    (r"ssh-keygen", r"-[NP][ \t]*"), (r"snmp\w+", r"-[AX][ \t]*"), (r"curl", r"-b[ \t]*"),
+    (r"smbclient|rpcclient", r"-U[ \t]*[^\s%]+%"), (r"lftp", r"-u[ \t]*[^\s,]+,"), (r"xfreerdp|freerdp", r"/p:"),
+)
+"""Options whose names alone tell nothing, by the programs that take a password by them."""
+_PROGRAM_WORDS = [(re.compile(rf"(?<![\w-])(?:{program})\b[^\n]*"), re.compile(rf"(?<!\S)({option})(?!\s){_WORD}"))
+                  for program, option in _PROGRAM_OPTIONS]
+_REST = re.compile(
+    r"(\bmc[ \t]+alias[ \t]+set[ \t]+|\brclone[ \t]+config[ \t]+(?:create|update|password)[ \t]+"
+    r"|\bkaggle[ \t]+config[ \t]+set[ \t]+|\bvault[ \t]+(?:kv[ \t]+put|write)[ \t]+"
+    r"|\b(?:kubectl[ \t]+create|gh)[ \t]+secret[ \t]+|\bhtpasswd[ \t]+-\w*b\w*[ \t]+|\bexpect[ \t]+-c[ \t]*"
+    r"|\bsqlplus[ \t]+|\blogin\((?=[^)\n]))[^\n]+")
+"""Commands that are all about secrets, of which nothing more is shown."""
 _FORMS = (
     re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z -]*-----|\Z)", re.DOTALL),
     re.compile(r"""(?<=://)[^/\s'"]+(?=@)"""),
+    re.compile(r"""(?<![^\s'"=])[\w.+-]{1,64}:[^\s@:/'"]{1,256}@(?!sha256\b)(?=[A-Za-z0-9])"""),
+    re.compile(r"""(?:(?<=hooks\.slack\.com/)|(?<=/api/webhooks/)|(?<=api\.telegram\.org/bot))[^\s'"]+"""),
     re.compile(r"\b(?:gh[opusr]_|github_pat_|glpat-|hf_|sk-|sk_live_|rk_live_|xox[abeprs]-|npm_|pypi-|dckr_pat_|nvapi-|"
                r"wandb_v1_|dop_v1_|AIza)[A-Za-z0-9_-]{12,}"),
     re.compile(r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b"),
@@ -63,7 +91,7 @@ _FORMS = (
 
 def is_secret(name: str) -> bool:
     """Say whether a variable, setting or option of this name holds a secret."""
-    return bool(_NAME.search(name.lstrip("-+~").replace("-", "_")))
+    return bool(_NAME.search(name.lstrip("-+~").replace("-", "_")) or _CAMEL_NAME.search(name))
 
 
 def redact(text: str) -> str:
@@ -71,8 +99,10 @@ def redact(text: str) -> str:
     text = "\n".join(map(_shortened, text.split("\n"))) if len(text) > _LONGEST_LINE else text
     for form in _FORMS:
         text = form.sub(HIDDEN, text)
-    for before in (_HEADER, _AFTER, _PIPED, _LOGIN):
-        text = before.sub(lambda match: match[1] + ("" if match[1].endswith((" ", "\t", "p")) else " ") + HIDDEN, text)
+    for before in (_HEADER, _AFTER, _PIPED, _LOGIN, _REST):
+        text = before.sub(lambda match: match[1] + ("" if match[1][-1] in " \t=(-u" else " ") + HIDDEN, text)
+    for command, option in _PROGRAM_WORDS:
+        text = command.sub(partial(_hide_options, option), text)
     for named in _NAMED:
         text = _hide_values(text, named)
     return text
@@ -94,14 +124,30 @@ def redact_value(value: Any) -> Any:
                 HIDDEN if is_secret(str(key)) and isinstance(item, str | int | float) and not isinstance(item, bool)
                 else redact_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [HIDDEN if _is_option(before) and isinstance(item, str) and not item.startswith("-")
-                else redact_value(item) for before, item in zip([None, *value], value, strict=False)]
+        return [_redact_word(_before(value, index), item) if isinstance(item, str) else redact_value(item)
+                for index, item in enumerate(value)]
     return value
 
 
-def _is_option(word: Any) -> bool:
-    """Say whether a word of a command is an option of a secret name, whose value is the next word."""
-    return isinstance(word, str) and word.startswith("-") and "=" not in word and " " not in word and is_secret(word)
+def _before(words: Sequence[Any], index: int) -> list[Any]:
+    """Return what says of which kind an item of a command is: its program, where it has one, and the word before."""
+    program = index > 1 and not str(words[0]).startswith("-")
+    return [*words[: 1 if program else 0], *words[max(0, index - 1): index]]
+
+
+def _redact_word(before: list[Any], word: str) -> str:
+    """Return an item of a list with its secrets hidden; where it is one of a command, `before` tells more of it."""
+    if not before or not all(isinstance(each, str) and re.fullmatch(r"\S+", each) for each in before):
+        return redact(word)
+    if re.fullmatch(r"--?[^=]+", before[-1]) and is_secret(before[-1]) and not word.startswith("-"):
+        return HIDDEN
+    words = f"{' '.join(before)} "
+    text = redact(words + word)
+    return text.removeprefix(words) if text.startswith(words) else HIDDEN
+
+
+def _hide_options(option: re.Pattern[str], command: re.Match[str]) -> str:
+    return option.sub(rf"\1{HIDDEN}", command[0])
 
 
 def _hide_values(text: str, named: re.Pattern[str]) -> str:

@@ -78,6 +78,28 @@ FORMS = {
     "json": f'{{"hf_token": "{MARK}", "x": 1}}',
     "yaml": f"  password: {MARK}",
 }
+FORMS |= {line: line.replace("{}", MARK) for line in (
+    "mysql -u root -p{} db", "mysqldump -uroot -p{}", "mariadb-dump --host h -p{}", "7z x -p{} a.7z",
+    "openssl enc -aes-256-cbc -k {} -in x", "openssl enc -K {} -iv 0", "openssl rsa -passin pass:{} -in k",
+    "openssl pkcs12 -passout pass:{}", "openssl enc -pass pass:{}", "openssl pkcs12 -password pass:{}",
+    "curl -u me:{} https://h", "curl -uuser:{} https://h", "curl --user=user:{} https://h",
+    "curl --proxy-user me:{} https://h", "curl -x http://me:{}@proxy:3128 https://h", "curl -b session={} h",
+    "curl -H 'X-Auth: {}' h", "curl -d 'password={}' h", "redis-cli -a {}", "ldapsearch -x -D cn=x -w {}",
+    "mongo -u me -p {}", "sshpass -p{} ssh h", "SSHPASS={} sshpass -e ssh h", "smbclient -U me%{} //h/s",
+    "htpasswd -bc f me {}", "unzip -P {} a.zip", "ssh-keygen -P {} -N {} -f k", "snmpget -A {} -X {}",
+    "lftp -u me,{} h", "xfreerdp /u:me /p:{}", "freerdp /password:{}", "sqlplus me/{}@db", "sqlcmd -U u -P {}",
+    "mosquitto_pub -u me -P {}", "mc alias set my https://h ME {}", "rclone config create x sftp pass {}",
+    "kaggle config set -n key -v {}", "vault kv put secret/x value={}", "gh secret set X --body {}",
+    "kubectl create secret generic x --from-literal=a={}", "docker login -u me -p={} r",
+    "echo {} | gpg --passphrase-fd 0 -d x", "echo '{}' | sudo -S ls", "echo {} | kinit me", "expect -c 'send {}'",
+    "from huggingface_hub import login; login('{}')", "wandb.login(key='{}')",
+    "os.environ['WANDB_API_KEY'] = '{}'", 'import os; os.environ["HF_TOKEN"]="{}"', r'"{{\"token\": \"{}\"}}"',
+    "{'token': '{}'}", '{"access_token":"{}","n":1}', "  password : {}", "password:{}", "token:{}", "PASSWORD = {}",
+    "login failed with password: {}", "ENV HF_TOKEN {}", "https://hooks.slack.com/services/T0/B0/{}",
+    "https://h/api/webhooks/1/{}", "https://api.telegram.org/bot12:{}/send", "scp user:{}@host x", "privateKey={}",
+    "apiKey: {}", "PIN={}", "--otp {}", "HMAC={}", "SESSION_ID={}", "PGPASS={}", "Server=h;Uid=u;Pwd={};",
+    "AccountName=a;AccountKey={};", "//registry.npmjs.org/:_authToken={}", "--export=ALL,HF_TOKEN={}",
+    "mount -t cifs -o user=u,pass={} //h /m", "plink -pw {} h", "az login --service-principal -u a -p {}")}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -98,15 +120,18 @@ def test_secrets_are_hidden_and_the_rest_is_left(form: str) -> None:
     "Overrides are written key=value; a value", "echo done | tee log", "echo starting > out.log", "set -e",
     "set -o pipefail",
     "export X=$(cat ~/.wandb-key)", "export TOKENIZERS_PARALLELISM=$(nproc)", "the api key of wandb", "mkdir -p runs/x",
-    "git config set user.name me",
+    "git config set user.name me", "KeyError: 'layers'", "docker run -p 8080:80 image", "rsync -a x me@host:/data",
+    "image:1.2@sha256:0123", "mkdir -p a && tar -k b", "ssh -p 2222 h", "num_keys: 4", "pin_memory=true", "bypass=true",
     "export PATH=/a/b1:/c/d2:$PATH", "NCCL_IB_HCA=mlx5_0,mlx5_1", "step_seconds: 0.27",
 ])
 def test_what_is_no_secret_stays(text: str) -> None:
     assert redact(text) == text
 
 
-@pytest.mark.parametrize("part", ["a", "a-", "A=", "a: ", "eyJ", "://", "echo ", "a.b-c", "TOKEN=", "set -x ",
-                                  "--token ", "x-token: ", "-u a:", "wandb login ", "-----BEGIN PRIVATE KEY"])
+@pytest.mark.parametrize("part", [
+    "a", "a-", "A=", "a: ", "eyJ", "://", "echo ", "a.b-c", "TOKEN=", "set -x ", "--token ", "x-token: ", "-u a:",
+    "wandb login ", "mysql -p", "mysql ", "docker login", "a:b@", "password:", "openssl -k a ", '\\"token', "user ",
+    "-----BEGIN PRIVATE KEY"])
 def test_texts_without_an_end_are_looked_through_in_time(part: str) -> None:
     """An error may quote megabytes; a rank that looks through its own for minutes says nothing. CPU time is counted."""
     began = time.process_time()
@@ -123,10 +148,14 @@ def test_the_end_of_a_line_that_is_too_long_is_left_out_and_lines_after_it_stay(
 
 def test_values_are_hidden_by_the_names_of_their_keys_and_of_the_option_before() -> None:
     value = {"api_key": MARK, "n": {"Password": 5, "on": True, "tokenizer": "t"},
-             "words": ["--token", MARK, "--rank", "3"], "list": [f"export A_TOKEN={MARK}", 1.5, None]}
+             "words": ["--token", MARK, "--rank", "3"], "mysql": ["mysql", "-u", "root", f"-p{MARK}"],
+             "curl": ["curl", "-u", f"me:{MARK}", "-s", "h"], "smb": ["smbclient", "-U", f"me%{MARK}"],
+             "ssl": ["openssl", "-k", MARK, "-in", "x"], "list": [f"export A_TOKEN={MARK}", 1.5, None]}
     assert redact_value(value) == {
         "api_key": HIDDEN, "n": {"Password": HIDDEN, "on": True, "tokenizer": "t"},
-        "words": ["--token", HIDDEN, "--rank", "3"], "list": [f"export A_TOKEN={HIDDEN}", 1.5, None]}
+        "words": ["--token", HIDDEN, "--rank", "3"], "mysql": ["mysql", "-u", "root", f"-p{HIDDEN}"],
+        "curl": ["curl", "-u", HIDDEN, "-s", "h"], "smb": ["smbclient", "-U", f"me%{HIDDEN}"],
+        "ssl": ["openssl", "-k", HIDDEN, "-in", "x"], "list": [f"export A_TOKEN={HIDDEN}", 1.5, None]}
 
 
 def test_no_setting_of_ours_is_taken_for_a_secret() -> None:
