@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 import time
+import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holmes_hpc import registry
+from holmes_hpc.config.check import check_value
 from holmes_hpc.config.compose import compose, compose_sweep
+from holmes_hpc.config.describe import Setting, item_schema, settings
 from holmes_hpc.config.overrides import MOST_JOBS
-from holmes_hpc.config.schema import Model
+from holmes_hpc.config.schema import Model, Root
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
 from holmes_hpc.planner import plan
 from tests.runs_for_tests import ROOT
@@ -44,7 +49,10 @@ def refused(function: Callable[[], object]) -> str:
     (f"{IB}.ethernet_gbps=1e-308", "from 1e-06"), (f"{IB}.ethernet_gbps=nan", "a number"),
     (f"{IB}.nics_per_node=" + "9" * 25, "up to 256"), (f"{IB}.nodes=" + "9" * 25, "beyond"),
     (f"{IB}.cpus_per_task=" + "9" * 25, "beyond"), ("cluster.emulate.scale=1e308", "up to 1e+09"),
-    ("+cluster.emulate.rates={ib: 1e308}", "1e-06 to 100000"), ("optimizer.lr=1e308", "beyond"),
+    ("+cluster.emulate.rates={ib: 1e308}", "beyond"), ("+cluster.emulate.rates={ib: 0}", "from 1e-06 up to 100000"),
+    ("train.timeout_seconds=1e-300", "from 0.1 up to 1e+06"), ("optimizer.lr=1e-300", "from 1e-12"),
+    ("train.profile_steps=[-1]", "from 1 up to"), ("launch.signal_seconds=65536", "from 1 up to 65,535"),
+    ("optimizer.lr=1e308", "beyond"),
     ("optimizer.weight_decay=1e300", "beyond"), ("parallel.bucket_mib=1e308", "up to 1e+06"),
     ("parallel.search_seconds=1e308", "beyond"), ("parallel.warmup_extra=100000000000", "0 to 65,536"),
     ("parallel.micro_batch_size=" + "9" * 20, "beyond"), ("parallel.alpha=1e308", "beyond"),
@@ -56,6 +64,47 @@ def test_numbers_that_nobody_means_are_refused_with_their_limits(override: str, 
     key = override.partition("=")[0].lstrip("+")
     message = refused(lambda: compose([*MIXED, override]))
     assert key in message and remedy in message
+
+
+def numeric_settings(schema: object = Root, path: str = "") -> Iterator[Setting]:
+    """Yield every setting of the schema that is a number, or has several."""
+    for each in settings(schema, path).values():
+        inner = each.kind if dataclasses.is_dataclass(each.kind) else item_schema(each.kind)
+        if inner is not None:
+            yield from numeric_settings(inner, f"{each.path}.")
+        elif {int, float} & {each.kind, *typing.get_args(each.kind)}:
+            yield each
+
+
+NUMERIC = {each.path: each for each in numeric_settings()}
+
+
+def test_the_numeric_settings_were_found() -> None:
+    assert len(NUMERIC) > 65 and {"train.timeout_seconds", "cluster.partitions.nodes", "cluster.emulate.rates",
+                                  "data.sources.weight", "train.profile_ranks"} <= NUMERIC.keys()
+
+
+@pytest.mark.parametrize("path", NUMERIC)
+def test_every_number_has_limits_and_what_is_beyond_them_is_refused_with_both(path: str) -> None:
+    each = NUMERIC[path]
+    limits, is_whole = each.metadata, int in {each.kind, *typing.get_args(each.kind)}
+    least, most = limits["minimum"], limits.get("maximum", limits.get("below"))
+    numbers = [least - 1, most * 2 + 1, -1e300, 1e300, 10**40, -10**40]
+    if not is_whole:
+        numbers += [math.nan, math.inf, -math.inf, least / 2 if least else -1e-300]
+        assert least == 0 or least >= 1e-30, "a number that stands for nothing"
+    for number in numbers:
+        value = int(number) if is_whole else number
+        several = typing.get_origin(each.kind)
+        with pytest.raises(ConfigurationError) as error:
+            check_value([value] if several is list else {"a": value} if several is dict else value, each)
+        message = str(error.value)
+        assert message.startswith(path) and " from " in message and ("up to" in message or "below" in message), message
+    good: list[Any] = [least, *([most] if "maximum" in limits else [])]
+    for number in good:
+        value = int(number) if is_whole else number
+        several = typing.get_origin(each.kind)
+        check_value([value] if several is list else {"a": value} if several is dict else value, each)
 
 
 @pytest.mark.parametrize(("override", "remedy"), [

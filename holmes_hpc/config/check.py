@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf
@@ -118,7 +118,7 @@ def _check_values(node: DictConfig, schema: Any, path: str, skip: tuple[str, ...
         for where, child, kind in children:
             _check_values(child, kind, where)
         if not children:
-            _check_value(_value(node, name, setting), setting)
+            check_value(_value(node, name, setting), setting)
 
 
 def _value(node: DictConfig, name: str, setting: Setting) -> Any:
@@ -158,7 +158,8 @@ def _check_inside(value: Any, path: str) -> None:
         _check_inside(inner, f"{path}.{key}")
 
 
-def _check_value(value: Any, setting: Setting) -> None:
+def check_value(value: Any, setting: Setting) -> None:
+    """Check a value against its setting's type and limits. Raises ConfigurationError that says what is valid."""
     if value is None:
         if not setting.optional and setting.kind is not Any:
             raise ConfigurationError(_wrong(setting, value))
@@ -169,11 +170,24 @@ def _check_value(value: Any, setting: Setting) -> None:
     limits = setting.metadata
     if "valid" in limits and value not in valid_words(limits):
         raise ConfigurationError(_wrong(setting, value) + near(str(value), valid_words(limits)))
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) > _MOST:
-        raise ConfigurationError(f"{setting.path}={value:g}: expected {expected(setting)}, and nothing beyond "
-                                 f"{_MOST:g} ({setting.help}).")
-    if isinstance(value, int | float) and not _inside(value, limits):
-        raise ConfigurationError(_wrong(setting, value))
+    for path, number in _numbers(value, setting):
+        if abs(number) > _MOST:
+            raise ConfigurationError(f"{path}={number:g}: expected {expected(setting)}, and nothing beyond "
+                                     f"{_MOST:g} ({setting.help}).")
+        if not _inside(number, limits):
+            raise ConfigurationError(_wrong(setting, number, path))
+
+
+def _numbers(value: Any, setting: Setting) -> Iterator[tuple[str, float]]:
+    """Yield the numbers that a setting's limits hold for, with their paths: itself, or its items."""
+    keyed: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, DictConfig | Mapping):
+        keyed = value.items()
+    elif isinstance(value, ListConfig | list | tuple):
+        keyed = enumerate(value)
+    for path, each in [(setting.path, value), *((f"{setting.path}.{key}", item) for key, item in keyed)]:
+        if isinstance(each, int | float) and not isinstance(each, bool):
+            yield path, each
 
 
 def _inside(value: float, limits: Any) -> bool:
@@ -181,13 +195,12 @@ def _inside(value: float, limits: Any) -> bool:
         math.isfinite(value)
         and value >= limits.get("minimum", -math.inf)
         and value <= limits.get("maximum", math.inf)
-        and value > limits.get("above", -math.inf)
         and value < limits.get("below", math.inf)
     )
 
 
-def _wrong(setting: Setting, value: Any) -> str:
-    return f"{setting.path}={_shown(value)}: expected {expected(setting)} ({setting.help})."
+def _wrong(setting: Setting, value: Any, path: str | None = None) -> str:
+    return f"{path or setting.path}={_shown(value)}: expected {expected(setting)} ({setting.help})."
 
 
 def _shown(value: Any) -> str:

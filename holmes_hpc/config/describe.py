@@ -76,8 +76,6 @@ def _limits(setting: Setting) -> str:
         not_run = limits.get("not_run", ())
         return f"one of {listed(f'{word}{NOT_RUN}' if word in not_run else word for word in valid_words(limits))}"
     text = _kind_in_words(setting.kind)
-    if "above" in limits:
-        text += f" above {limits['above']:g}"
     if "minimum" in limits:
         text += f" from {_number(limits['minimum'])}"
     if "maximum" in limits:

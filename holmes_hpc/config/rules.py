@@ -26,7 +26,6 @@ _TIME_LIMIT = re.compile(r"(\d+-)?\d+(:\d+){0,2}|infinite|unlimited", re.IGNOREC
 MOST_RANKS = 65_536
 """Ranks that are planned. The search takes a quarter of a minute for 4,096 and longer with each more."""
 _MOST_WARMUP_EXTRA = 65_536
-_LEAST_RATE_GBPS, _MOST_RATE_GBPS = 1e-6, 1e5
 SIGNALS = ("USR2", "USR1", "TERM", "INT", "HUP")
 _SHORT_FORM = ("nodes", "gpus_per_node", "gpu", "nic", "nics_per_node")
 
@@ -36,7 +35,7 @@ def check_rules(config: DictConfig, *, cluster_named: bool) -> None:
     every: list[Callable[[DictConfig], None]] = [_model, _batch, _layer_split, _schedule, _pipelines, _optimizer,
                                                  _cooldown, check_data, _run, _signal]
     if cluster_named:
-        every += [_cluster_name, _partitions, check_adapters, _links, _rates]
+        every += [_cluster_name, _partitions, check_adapters, _links]
     for rule in every:
         rule(config)
 
@@ -265,13 +264,6 @@ def _links(config: DictConfig) -> None:
                 f"{path}: bandwidth_gbps (for each node) and shared_gbps (a trunk that all share) exclude each other; "
                 "keep one."
             )
-
-
-def _rates(config: DictConfig) -> None:
-    for network, rate in config.cluster.emulate.rates.items():
-        if not _LEAST_RATE_GBPS <= rate <= _MOST_RATE_GBPS:
-            raise ConfigurationError(f"cluster.emulate.rates.{network}={rate:g}: expected 10^9 bit/s from "
-                                     f"{_LEAST_RATE_GBPS:g} to {_MOST_RATE_GBPS:g}.")
 
 
 def _whole(value: Any) -> bool:

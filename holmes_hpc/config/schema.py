@@ -1,7 +1,8 @@
 """The typed schema of every Hydra group.
 
-A field's metadata carries what its type cannot say: `help` (one line), `minimum`, `maximum`, `above` (exclusive
-lower bound), `valid` (the values that a word may take), `told` (a line of help for each, where they need one),
+A field's metadata carries what its type cannot say: `help` (one line), `minimum`, `maximum`, `below` (exclusive upper
+bound), which hold for each item where there are several, `valid` (the values that a word may take), `told` (a line of
+help for each, where they need one),
 `not_run` (those that can be planned and not yet run) and `added` (the registry of what plug-ins add to them).
 `config.check` applies them and names the path.
 """
@@ -31,6 +32,12 @@ SPECIAL_TOKENS = ("text", "control")
 MOST_NICS = 256
 GBPS: dict[str, float] = {"minimum": 1e-6, "maximum": 1e5}
 """Limits of bandwidths in 10^9 bit/s: what is beyond them is mistyped, and not to be planned with."""
+SECONDS: dict[str, float] = {"minimum": 0.1, "maximum": 1e6}
+"""Limits of times to wait: signs of life are given and looked at several times within the least of them."""
+_STEPS = 10**12
+_RANKS = 1 << 16
+_WIDTH = 1 << 24
+_FACTOR: dict[str, float] = {"minimum": 1e-6, "maximum": 1e6}
 
 
 def setting(default: Any, help: str, **limits: Any) -> Any:  # noqa: A002
@@ -51,8 +58,8 @@ class Partition:
     """One label of a cluster file: equal nodes of one Slurm partition."""
 
     partition: str | None = setting(None, "the Slurm partition; default: the label")
-    nodes: int = setting(1, "number of nodes", minimum=1)
-    gpus_per_node: int = setting(8, "GPUs, and so ranks, on each node", minimum=1)
+    nodes: int = setting(1, "number of nodes", minimum=1, maximum=10**6)
+    gpus_per_node: int = setting(8, "GPUs, and so ranks, on each node", minimum=1, maximum=10**6)
     gpu: str = setting("a100-80g", "GPU kind, a name of the catalogue")
     nic: str = setting("hdr200", "NIC kind of the fast network, a name of the catalogue")
     nics_per_node: int = setting(1, "fast NICs on each node", minimum=1, maximum=MOST_NICS)
@@ -61,7 +68,7 @@ class Partition:
     ethernet_gbps: float | None = setting(None, "bandwidth of a node's Ethernet, 10^9 bit/s; default: 25, or what its "
                                                 "NICs have if they are Ethernet", **GBPS)
     hca: str | None = setting(None, "NCCL_IB_HCA on these nodes, such as mlx5_0,mlx5_1")
-    gid_index: int | None = setting(None, "NCCL_IB_GID_INDEX on these nodes (RoCE)", minimum=0)
+    gid_index: int | None = setting(None, "NCCL_IB_GID_INDEX on these nodes (RoCE)", minimum=0, maximum=65535)
     interface: str | None = setting(None, "Ethernet interface on these nodes, such as eth0 or bond0")
     fabric_interface: str | None = setting(None, "IP interface of the fast NIC, for gloo, such as ib0")
     constraint: str | None = setting(None, "Slurm features to ask for (--constraint)")
@@ -70,7 +77,7 @@ class Partition:
     time_limit: str | None = setting(None, "Slurm time limit, such as 12:00:00")
     exclude: str | None = setting(None, "nodes to leave out (--exclude)")
     gres: str | None = setting(None, "Slurm generic resources (--gres); default: from gpus_per_node")
-    cpus_per_task: int | None = setting(None, "CPU cores of each rank", minimum=1)
+    cpus_per_task: int | None = setting(None, "CPU cores of each rank", minimum=1, maximum=65536)
     sbatch: dict[str, Any] = setting({}, "further options of sbatch for this label, such as {reservation: a}; null "
                                          "leaves out one that we write")
 
@@ -89,7 +96,7 @@ class Link:
 class Emulate:
     """How the cluster is emulated on one machine."""
 
-    rates: dict[str, float] = setting({}, "10^9 bit/s of each network family, such as {ib: 2, ethernet: 0.2}")
+    rates: dict[str, float] = setting({}, "10^9 bit/s of each network family, such as {ib: 2, ethernet: 0.2}", **GBPS)
     compute: str = setting("real", "what stands for the GPU: this CPU, or a timed wait", valid=("real", "timed"))
     scale: float = setting(1.0, "wind tunnel: bytes and bandwidths are divided by this", minimum=1, maximum=1e9)
 
@@ -109,8 +116,8 @@ class Cluster:
     order: str = setting("grouped", "how ranks are numbered over nodes in emulation",
                          valid=("grouped", "alternate"))
     emulate: Emulate = group(Emulate, "the emulated cluster")
-    nodes: int | None = setting(None, "short form: number of nodes", minimum=1)
-    gpus_per_node: int | None = setting(None, "short form: GPUs on each node", minimum=1)
+    nodes: int | None = setting(None, "short form: number of nodes", minimum=1, maximum=10**6)
+    gpus_per_node: int | None = setting(None, "short form: GPUs on each node", minimum=1, maximum=10**6)
     gpu: str | None = setting(None, "short form: GPU kind")
     nic: str | None = setting(None, "short form: NIC kind")
     nics_per_node: int | None = setting(None, "short form: fast NICs on each node", minimum=1, maximum=MOST_NICS)
@@ -123,11 +130,11 @@ class Model:
     name: str = setting("gpt_tiny", "the model's name in tables")
     num_layers: int = setting(4, "transformer layers", minimum=1, maximum=1024)
     hidden_size: int = setting(128, "width of the residual stream", minimum=1, maximum=1 << 20)
-    num_heads: int = setting(4, "attention heads", minimum=1)
+    num_heads: int = setting(4, "attention heads", minimum=1, maximum=1 << 16)
     num_kv_heads: int | None = setting(None, "key-value heads (grouped-query attention); default: num_heads",
-                                       minimum=1)
+                                       minimum=1, maximum=1 << 16)
     ffn_hidden_size: int | None = setting(None, "width of the feed-forward layer; default: 4 times hidden_size",
-                                          minimum=1)
+                                          minimum=1, maximum=_WIDTH)
     vocab_size: int = setting(256, "tokens of the vocabulary", minimum=2, maximum=1 << 31)
     sequence_length: int = setting(128, "tokens of a sample", minimum=1, maximum=1 << 24)
     tied_embeddings: bool = setting(True, "the head shares the embedding's table")
@@ -138,10 +145,11 @@ class Model:
                               valid=("gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh"),
                               added="activations")
     position_embedding: str = setting("learned", "positions", valid=("learned", "rotary"))
-    rotary_base: float = setting(10000.0, "base of the rotary angles", above=0)
+    rotary_base: float = setting(10000.0, "base of the rotary angles", minimum=1, maximum=1e12)
     bias: bool = setting(True, "linear layers and layernorm have biases")
-    normalization_epsilon: float = setting(1e-5, "added to the variance", above=0)
-    initialization_std: float = setting(0.02, "standard deviation of the initial weights", above=0)
+    normalization_epsilon: float = setting(1e-5, "added to the variance", minimum=1e-30, maximum=1)
+    initialization_std: float = setting(0.02, "standard deviation of the initial weights", minimum=1e-9,
+                                        maximum=1e3)
     head_size: int | None = setting(None, "width of an attention head; default: hidden_size / num_heads", minimum=1,
                                     maximum=1 << 16)
     attention_bias: str | None = setting(None, "which projections of the attention have biases; default: all where "
@@ -151,21 +159,21 @@ class Model:
     norm_order: str = setting("before", "norms lie before attention and feed-forward layer, after, or both",
                               valid=("before", "after", "both"))
     parallel_residual: bool = setting(False, "attention and feed-forward layer read the same input, side by side")
-    rotary_fraction: float = setting(1.0, "share of each head that rotary positions turn", above=0, maximum=1)
+    rotary_fraction: float = setting(1.0, "share of each head that rotary positions turn", minimum=1e-4, maximum=1)
     rotary_scaling: str = setting("none", "how rotary frequencies are changed for long samples",
                                   valid=("none", "linear", "llama3"))
-    rotary_factor: float = setting(1.0, "linear, llama3: frequencies are divided by this", above=0, maximum=1e6)
+    rotary_factor: float = setting(1.0, "linear, llama3: frequencies are divided by this", **_FACTOR)
     rotary_low_frequency_factor: float = setting(1.0, "llama3: longer waves than rotary_original_length over this are "
-                                                      "divided wholly", above=0)
+                                                      "divided wholly", **_FACTOR)
     rotary_high_frequency_factor: float = setting(4.0, "llama3: shorter waves than rotary_original_length over this "
-                                                       "stay", above=0)
+                                                       "stay", **_FACTOR)
     rotary_original_length: int = setting(8192, "llama3: sample length that the model was first trained with",
                                           minimum=1, maximum=1 << 30)
     max_positions: int | None = setting(None, "rows of the table of learned positions; default: sequence_length",
                                         minimum=1, maximum=1 << 24)
-    embedding_scale: float = setting(1.0, "what token embeddings are multiplied by", above=0, maximum=1e6)
+    embedding_scale: float = setting(1.0, "what token embeddings are multiplied by", **_FACTOR)
     attention_scale: float | None = setting(None, "what scores are multiplied by; default: 1 / sqrt(head_size)",
-                                            above=0, maximum=1e6)
+                                            **_FACTOR)
     from_pretrained: str | None = setting(None, "folder of a published model: its config.json sets this group, "
                                                 "and training starts from its weights")
     family: str | None = setting(None, "family of Hugging Face models that `holmes export` writes (model_type); "
@@ -178,22 +186,22 @@ class Parallel:
 
     strategy: str = setting(AUTO, "who lays ranks out", valid=(AUTO, *STRATEGY_KINDS), added="strategies",
                             told={AUTO: COMPARE_ALL_HELP, **{name: kind.help for name, kind in STRATEGY_KINDS.items()}})
-    tensor: int | None = setting(None, "tensor-parallel degree", minimum=1)
-    pipeline: int | None = setting(None, "pipeline stages", minimum=1)
-    data: int | None = setting(None, "data-parallel degree", minimum=1)
+    tensor: int | None = setting(None, "tensor-parallel degree", minimum=1, maximum=_RANKS)
+    pipeline: int | None = setting(None, "pipeline stages", minimum=1, maximum=_RANKS)
+    data: int | None = setting(None, "data-parallel degree", minimum=1, maximum=_RANKS)
     sequence_parallel: bool = setting(False, "split activations along the sequence between tensor ranks")
-    micro_batch_size: int | None = setting(None, "samples of a micro-batch", minimum=1)
+    micro_batch_size: int | None = setting(None, "samples of a micro-batch", minimum=1, maximum=10**6)
     chunks: int | None = setting(None, "virtual stages of a rank (interleaved schedule); null: 1, and strategy auto "
-                                       "tries 2 and 4", minimum=1)
+                                       "tries 2 and 4", minimum=1, maximum=1024)
     schedule: str = setting(AUTO, "pipeline schedule", valid=(AUTO, *SCHEDULE_KINDS),
                             told={name: kind.help for name, kind in SCHEDULE_KINDS.items()})
     warmup_extra: Any = setting("auto", "extra warm-up forwards upstream of a slow hop: auto, or a number from 0")
     layer_split: Any = setting("adaptive", "adaptive, holmes, uniform, or a list of layer counts by stage")
-    alpha: float = setting(1.05, "the hyper-parameter of layer_split=holmes", above=0)
+    alpha: float = setting(1.05, "the hyper-parameter of layer_split=holmes", minimum=1e-3, maximum=1e3)
     overlap_grad_reduce: bool | None = setting(None, "reduce gradients under the backward")
     overlap_param_gather: bool | None = setting(None, "gather parameters under the next forward")
     bucket_mib: float | None = setting(None, "2^20 bytes of float32 gradients that are summed at a time; default: 2 on "
-                                             "CPUs, 64 on GPUs", above=0, maximum=1e6)
+                                             "CPUs, 64 on GPUs", minimum=1e-6, maximum=1e6)
     turns: bool | None = setting(None, "pipelines of a node take turns on its slow NIC")
     two_level: bool | None = setting(None, "gradients of owners in several fabrics are summed inside each first, "
                                              "then across; null: true, and parallel=megatron always in one level")
@@ -204,7 +212,8 @@ class Parallel:
     plain: bool = setting(True, "strategy auto: of plans that predictions do not tell apart take the plainest")
     leave_nodes_out: bool = setting(False, "strategy auto: leave out nodes that slow the others down")
     search_seconds: float | None = setting(None, "strategy auto: about how long the search may take; it counts work, "
-                                                 "so that a slower machine finds the same plan", above=0)
+                                                 "so that a slower machine finds the same plan", minimum=1e-3,
+                                                 maximum=1e6)
     pipelines: list[Any] | None = setting(None, "strategy manual: the pipelines, each with `microbatches` and "
                                                 "`stages`, a list of {ranks: [0, 1], layers: 4}")
 
@@ -213,36 +222,37 @@ class Parallel:
 class Train:
     """The training loop."""
 
-    steps: int = setting(150, "optimizer steps", minimum=1, maximum=10**12)
+    steps: int = setting(150, "optimizer steps", minimum=1, maximum=_STEPS)
     global_batch_size: int = setting(32, "samples of a step over all pipelines", minimum=1, maximum=10**6)
-    seed: int = setting(1234, "seed of the weights and of the data order", minimum=0)
+    seed: int = setting(1234, "seed of the weights and of the data order", minimum=0, maximum=10**18)
     precision: str = setting("float32", "arithmetic", valid=("float32", "bfloat16", "float16"))
     on_nonfinite: str = setting("stop", "when the loss or the gradients are not finite: end the run, or leave the "
                                         "step out and count it", valid=("stop", "skip"))
-    loss_scale: float = setting(65536.0, "float16: what losses are multiplied by at first", minimum=1)
-    loss_scale_window: int = setting(1000, "float16: good steps after which the loss scale is doubled", minimum=1)
-    checkpoint_every: int = setting(0, "steps between checkpoints, the last step has one too; 0: none", minimum=0)
-    keep_checkpoints: int = setting(3, "checkpoints that stay; older ones are removed", minimum=1)
+    loss_scale: float = setting(65536.0, "float16: what losses are multiplied by at first", minimum=1, maximum=1e12)
+    loss_scale_window: int = setting(1000, "float16: good steps after which the loss scale is doubled", minimum=1,
+                                     maximum=_STEPS)
+    checkpoint_every: int = setting(0, "steps between checkpoints, the last step has one too; 0: none", minimum=0,
+                                    maximum=_STEPS)
+    keep_checkpoints: int = setting(3, "checkpoints that stay; older ones are removed", minimum=1, maximum=_STEPS)
     checkpoint_sha256: bool = setting(False, "checkpoints have SHA-256 of all they hold, checked when they are loaded; "
                                              "that of the manifest is said at each save and resume")
     on_save_error: str = setting("stop", "when a checkpoint cannot be written: end the run, or train on without it",
                                  valid=("stop", "continue"))
-    validate_every: int = setting(50, "steps between validations; 0: only after the last step", minimum=0)
+    validate_every: int = setting(50, "steps between validations; 0: only after the last step", minimum=0,
+                                  maximum=_STEPS)
     validation_samples: int = setting(64, "samples of a validation", minimum=1, maximum=10**6)
-    timeline_every: int = setting(50, "steps between recorded timelines; 0: none", minimum=0)
-    profile_steps: list[int] = setting([], "steps over which torch's profiler runs")
-    profile_ranks: list[int] = setting([0], "ranks on which it runs then")
+    timeline_every: int = setting(50, "steps between recorded timelines; 0: none", minimum=0, maximum=_STEPS)
+    profile_steps: list[int] = setting([], "steps over which torch's profiler runs", minimum=1, maximum=_STEPS)
+    profile_ranks: list[int] = setting([0], "ranks on which it runs then", minimum=0, maximum=_RANKS - 1)
     resume: str = setting("auto", "auto (this run's newest checkpoint, where it was requeued), never, or the "
                                   "path of a checkpoint or run folder")
     resume_schedule: str = setting("keep", "where optimizer.decay_steps is null, a resume keeps the length of the "
                                            "checkpoint's learning-rate schedule, or takes train.steps (new)",
                                    valid=("keep", "new"))
-    start_timeout_seconds: float = setting(300.0, "longest wait at the start without progress", above=0, maximum=1e6)
+    start_timeout_seconds: float = setting(300.0, "longest wait at the start without progress", **SECONDS)
     timeout_seconds: float = setting(120.0, "longest wait for another rank while training, longest silence of a rank, "
-                                            "and longest time for one action or the data of a step", above=0,
-                                     maximum=1e6)
-    checkpoint_timeout_seconds: float = setting(600.0, "longest time for writing or reading a checkpoint", above=0,
-                                                maximum=1e6)
+                                            "and longest time for one action or the data of a step", **SECONDS)
+    checkpoint_timeout_seconds: float = setting(600.0, "longest time for writing or reading a checkpoint", **SECONDS)
 
 
 @dataclass
@@ -251,22 +261,23 @@ class Optimizer:
 
     name: str = setting("adamw", "optimizer", valid=("adamw", "sgd"))
     sharded: bool = setting(True, "ranks that hold the same parameters share the optimizer's state (ZeRO-1)")
-    lr: float = setting(1e-3, "highest learning rate", above=0)
+    lr: float = setting(1e-3, "highest learning rate", minimum=1e-12, maximum=1e18)
     schedule: str = setting("cosine", "learning rate after the warm-up", valid=tuple(SCHEDULES), told=SCHEDULES)
-    min_lr: float = setting(1e-4, "learning rate at the end of the schedule", minimum=0)
-    warmup_steps: int = setting(10, "steps of the linear warm-up", minimum=0)
+    min_lr: float = setting(1e-4, "learning rate at the end of the schedule", minimum=0, maximum=1e18)
+    warmup_steps: int = setting(10, "steps of the linear warm-up", minimum=0, maximum=_STEPS)
     decay_steps: int | None = setting(None, "step at which the schedule ends; default: train.steps, or what "
-                                      "the checkpoint had (train.resume_schedule)", minimum=1)
+                                      "the checkpoint had (train.resume_schedule)", minimum=1, maximum=_STEPS)
     cooldown_steps: int | None = setting(None, "wsd: steps in which it comes down; default: a tenth of the schedule",
-                                         minimum=1)
+                                         minimum=1, maximum=_STEPS)
     decayed: str = setting("matrices", "what weight decay concerns: matrices, not biases and norms; or all",
                            valid=("matrices", "all"))
     beta1: float = setting(0.9, "adamw: decay of the first moment", minimum=0, below=1)
     beta2: float = setting(0.95, "adamw: decay of the second moment", minimum=0, below=1)
-    epsilon: float = setting(1e-8, "adamw: added to the root of the second moment", above=0)
+    epsilon: float = setting(1e-8, "adamw: added to the root of the second moment", minimum=1e-30, maximum=1e3)
     momentum: float = setting(0.9, "sgd: momentum", minimum=0, maximum=1)
-    weight_decay: float = setting(0.1, "decoupled weight decay (optimizer.decayed)", minimum=0)
-    clip_grad_norm: float | None = setting(1.0, "largest global norm of the gradients; null: no clipping", above=0)
+    weight_decay: float = setting(0.1, "decoupled weight decay (optimizer.decayed)", minimum=0, maximum=1e3)
+    clip_grad_norm: float | None = setting(1.0, "largest global norm of the gradients; null: no clipping",
+                                          minimum=1e-12, maximum=1e12)
 
 
 @dataclass
@@ -275,7 +286,7 @@ class Source:
 
     name: str = setting("???", "kind of data", valid=("python_docs", "tokens", "megatron", "text", "chat"),
                         added="sources")
-    weight: float = setting(1.0, "share of the samples, relative to the other weights", above=0)
+    weight: float = setting(1.0, "share of the samples, relative to the other weights", minimum=1e-9, maximum=1e9)
     path: str | None = setting(None, "as data.path")
     dtype: str | None = setting(None, "default: data.dtype", valid=TOKEN_TYPES)
     pattern: str | None = setting(None, "default: data.pattern")
@@ -288,7 +299,7 @@ class Source:
     messages_field: str | None = setting(None, "default: data.messages_field")
     chat_template: str | None = setting(None, "default: data.chat_template")
     packing: str | None = setting(None, "default: data.packing", valid=tuple(PACKINGS))
-    validation_fraction: float | None = setting(None, "default: data.validation_fraction", above=0, maximum=0.5)
+    validation_fraction: float | None = setting(None, "default: data.validation_fraction", minimum=1e-9, maximum=0.5)
 
 
 @dataclass
@@ -315,7 +326,7 @@ class Data:
                                           "or that token (control)", valid=SPECIAL_TOKENS)
     add_special_tokens: bool | None = setting(None, "text: the tokens that the tokenizer puts around a text stand "
                                                     "around every document; default: where data.tokenizer is a folder")
-    validation_fraction: float = setting(0.05, "share of the tokens kept for validation", above=0, maximum=0.5)
+    validation_fraction: float = setting(0.05, "share of the tokens kept for validation", minimum=1e-9, maximum=0.5)
     packing: str = setting("auto", "how documents become samples", valid=tuple(PACKINGS), told=PACKINGS)
     order: str = setting("random", "training samples: drawn at random, or each window once in an epoch",
                          valid=("random", "epoch"))
@@ -336,7 +347,7 @@ class Launch:
     sbatch: dict[str, Any] = setting({}, "further options of sbatch for every component, such as {mem: 0}; null leaves "
                                          "out one that we write")
     signal: str = setting("USR2", "signal before the job's end, on which ranks save and stop")
-    signal_seconds: int = setting(90, "seconds between that signal and the end", minimum=1)
+    signal_seconds: int = setting(90, "seconds between that signal and the end", minimum=1, maximum=65535)
     requeue: bool = setting(True, "a preempted job goes back into the queue")
     snapshot: bool = setting(False, "a submitted job runs from a copy of the code, made at its submission")
     templates: str | None = setting(None, "folder of own batch script templates, searched before ours")
@@ -348,7 +359,7 @@ class Launch:
     on_mismatch: str = setting("fail", "when a node is not as described",
                                valid=("fail", "ethernet", "exclude_node"))
     new_sweep: bool = setting(False, "begin a sweep anew where the same command began one that is not complete")
-    max_jobs: int | None = setting(None, "most jobs of a sweep that run at a time", minimum=1)
+    max_jobs: int | None = setting(None, "most jobs of a sweep that run at a time", minimum=1, maximum=10**6)
     probe: bool = setting(False, "measure the links before training")
     probe_only: bool = setting(False, "end after that, as `holmes probe` does")
     backend: str = setting(AUTO, "communication library; auto: NCCL on GPUs, gloo on CPUs",
