@@ -15,7 +15,7 @@ FLOORS = [
     {"errors", "resources", "findings", "words"},
     {"quoting"},
     {"redaction"},
-    {"paths", "foreign", "bounded"},
+    {"paths", "foreign", "bounded", "troubles"},
     {"values"},
     {"registry", "families"},
     {"config"},

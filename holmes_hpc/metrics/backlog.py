@@ -11,6 +11,7 @@ from pathlib import Path
 
 from holmes_hpc.cluster.link_state import address_of
 from holmes_hpc.metrics.port_waits import PortWaits
+from holmes_hpc.troubles import Troubles
 
 SAMPLE_SECONDS = 0.5
 _CONNECTIONS = Path("/proc/thread-self/net/tcp")
@@ -68,8 +69,10 @@ class Backlog:
 
     def _run(self) -> None:
         before = time.monotonic()
+        troubles = Troubles("looking at the queues of the NICs")
         while True:
             time.sleep(SAMPLE_SECONDS)
             now = time.monotonic()
-            self.look(now - before)
+            with troubles.said():
+                self.look(now - before)
             before = now

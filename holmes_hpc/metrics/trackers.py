@@ -5,12 +5,12 @@ from __future__ import annotations
 import queue
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, cast
 
 from holmes_hpc.runs.files import finite
+from holmes_hpc.troubles import described
 from holmes_hpc.values.trackers import OpenTracker, TrackedRun, Tracker
 
 MOST_WAITING = 10_000
@@ -109,7 +109,7 @@ class _Lane:
         try:
             tracker = _checked(self._opens(self._run))
         except BaseException as error:  # whatever a plug-in raises ends this thread alone
-            self.trouble(f"it cannot be opened: {_told(error)}")
+            self.trouble(f"it cannot be opened: {described(error)}")
         for row in iter(self._rows.get, _END):
             if tracker is not None:
                 self._try(lambda tracker=tracker, row=row: tracker.add(row))  # type: ignore[misc]
@@ -120,7 +120,7 @@ class _Lane:
         try:
             call()
         except BaseException as error:  # as above
-            self.trouble(_told(error))
+            self.trouble(described(error))
 
 
 def _checked(tracker: Any) -> Tracker:
@@ -128,10 +128,3 @@ def _checked(tracker: Any) -> Tracker:
     if not callable(getattr(tracker, "add", None)):
         raise TypeError(f"what it returned, {type(tracker).__name__}, has no add(row)")
     return cast(Tracker, tracker)
-
-
-def _told(error: BaseException) -> str:
-    """Return an error in a line, with its place."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}{f': {lines[0]}' if lines else ''} ({last.filename}, line {last.lineno})"

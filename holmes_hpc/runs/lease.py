@@ -21,6 +21,7 @@ from typing import Any
 
 from holmes_hpc.foreign import read_object, whole_number
 from holmes_hpc.runs.job import process_start
+from holmes_hpc.troubles import Troubles
 
 BEAT_SECONDS = 5.0
 """How often a holder renews its lease."""
@@ -73,8 +74,9 @@ class Lease:
         return _token(self._path) == self._token
 
     def _renew(self) -> None:
+        troubles = Troubles(f"renewing {self._path}")
         while not self._end.wait(BEAT_SECONDS):
-            with suppress(OSError):
+            with troubles.said(), suppress(OSError):
                 if self.still_mine():
                     os.utime(self._path)
 

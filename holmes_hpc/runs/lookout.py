@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from holmes_hpc.troubles import Troubles
+
 LOG = logging.getLogger(__name__)
 
 
@@ -20,6 +22,7 @@ class Lookout:
                  clock: Callable[[], float] = time.monotonic) -> None:
         self._look, self._every_seconds, self._clock = look, every_seconds, clock
         self._began: float | None = None
+        self._troubles = Troubles("looking at the run")
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
         self.answer: str | None = None
@@ -42,12 +45,12 @@ class Lookout:
 
     def _run(self) -> None:
         while True:
-            self._began = self._clock()
-            try:
-                found = self._look()
-            except OSError as error:  # the file system that is looked at; the next look may be luckier
-                LOG.debug("a look failed: %s", error)
-                found = None
+            self._began, found = self._clock(), None
+            with self._troubles.said():  # the next look may be luckier
+                try:
+                    found = self._look()
+                except OSError as error:  # the file system that is looked at
+                    LOG.debug("a look failed: %s", error)
             self._began = None
             self.answer = self.answer or found
             if self._end.wait(self._every_seconds):

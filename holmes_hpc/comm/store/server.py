@@ -25,6 +25,7 @@ from holmes_hpc.comm.store.channel import (
     is_proof,
 )
 from holmes_hpc.comm.store.values import Values
+from holmes_hpc.troubles import described
 
 LOG = logging.getLogger(__name__)
 
@@ -100,6 +101,8 @@ class StoreServer:
                 pass
         except OSError as error:
             self.error = error
+        except Exception as error:
+            self.error = OSError(f"the store that ranks meet at failed: {described(error)}")
         finally:
             for connection in list(self._connections):
                 self._forget(connection)

@@ -13,6 +13,7 @@ from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.engine.watchdog.hang import Evidence, Hang, explain
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.runs.beats import Beat, Pulse, write_beat
+from holmes_hpc.troubles import Troubles, described
 
 MARGIN_SECONDS = 2.0
 """How long the communication library may take to notice its own timeout, before the watchdog ends the rank."""
@@ -44,6 +45,7 @@ class Watch:
         self._number = 0
         self._end, self._wake = threading.Event(), threading.Event()
         self._lock = threading.Lock()
+        self._troubles = Troubles(f"watching rank {self._rank}")
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> None:
@@ -97,13 +99,14 @@ class Watch:
             if seen != changes:
                 changes, self._changed = seen, self._clock
                 self._pulse.forget()
-            self._beat(doing)
+            with self._troubles.said():
+                self._beat(doing)
             stuck = self._clock - self._changed
             if doing.group != OUTSIDE and stuck > self._timeout_seconds / 2:
-                with self._lock:
+                with self._troubles.said(), self._lock:
                     self._pulse.look(self._clock)
             if doing.group != OUTSIDE and stuck > self._timeout_seconds + MARGIN_SECONDS:
-                self._at_hang(self._explain(Wait(doing, stuck)))
+                self._at_hang(self._explain_surely(Wait(doing, stuck)))
                 return
 
     def _is_due(self) -> bool:
@@ -121,6 +124,15 @@ class Watch:
             self._number, doing, self._clock - self._changed, beside=beside[1],
             beside_seconds=self._clock - self._beside_since if beside[1] else 0.0,
             links=self._links()))
+
+    def _explain_surely(self, wait: Wait) -> Hang:
+        """Return what a wait is for, or only that it is one: a rank that is stuck is ended in any case."""
+        try:
+            return self._explain(wait)
+        except Exception as error:
+            return Hang((), f"rank {self._rank} waited {wait.seconds:.1f} s in {wait.doing.operation} of step "
+                        f"{wait.doing.step} (train.timeout_seconds={self._timeout_seconds:g}), and for whom cannot be "
+                        f"said: {described(error)}")
 
     def _explain(self, wait: Wait) -> Hang:
         self._pulse.look(self._clock)

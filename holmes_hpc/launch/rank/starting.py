@@ -19,6 +19,7 @@ from holmes_hpc.errors import NetworkError
 from holmes_hpc.launch.rank.patience import LOOK_SECONDS, Patience
 from holmes_hpc.launch.rank.settings import RankSettings
 from holmes_hpc.runs.beats import Beat, write_beat
+from holmes_hpc.troubles import Troubles
 from holmes_hpc.values.doing import MEETING
 
 _BEAT_SECONDS = 2.0
@@ -35,11 +36,13 @@ def first_signs(settings: RankSettings, activity: Activity) -> Iterator[None]:
 
     def beat() -> None:
         number, changes, since = 0, -1, time.monotonic()
+        troubles = Troubles("giving signs of life")
         while True:
             if activity.changes != changes:
                 changes, since = activity.changes, time.monotonic()
             number += 1
-            write_beat(settings.folder, settings.rank, Beat.of(number, activity.now, time.monotonic() - since))
+            with troubles.said():
+                write_beat(settings.folder, settings.rank, Beat.of(number, activity.now, time.monotonic() - since))
             if ended.wait(_BEAT_SECONDS):
                 return
 

@@ -28,10 +28,12 @@ def watched(communicator: Communicator, settings: RankSettings) -> Iterator[None
     """
     def end(hang: Hang) -> None:
         error = HangError(hang.message)
-        report_error(settings, error)
-        sys.stderr.write(f"{redact(str(error))}\n")
-        sys.stderr.flush()
-        os._exit(error.exit_status)
+        try:
+            report_error(settings, error)
+            sys.stderr.write(f"{redact(str(error))}\n")
+            sys.stderr.flush()
+        finally:
+            os._exit(error.exit_status)  # nobody else would end it, and its log may lie on a full disk
 
     interfaces = dict.fromkeys(name for network, name in settings.interfaces.items() if network != "local")
     watch = Watch(communicator, settings.folder, settings.config.train.timeout_seconds, end, interfaces,

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 _POLL_SECONDS = 0.2
 _TERMINATED = 128 + signal.SIGTERM
@@ -53,8 +54,11 @@ class Stopping:
                 number = received if isinstance(received, int) else received.si_signo
                 terminated = terminated or number == signal.SIGTERM
                 self.told = self.told or signal.Signals(number).name
-                sys.stderr.write(f"received {signal.Signals(number).name}\n")
-                sys.stderr.flush()
+                with suppress(OSError, ValueError):  # a full disk: the state is saved or the process ends all the same
+                    sys.stderr.write(f"received {signal.Signals(number).name}\n")
+                    sys.stderr.flush()
             if terminated and (not self._training or self._hopeless()):
-                self._leave(signal.SIGTERM.name)
-                os._exit(_TERMINATED)
+                try:
+                    self._leave(signal.SIGTERM.name)
+                finally:
+                    os._exit(_TERMINATED)
