@@ -1,6 +1,7 @@
 """Whether a change keeps every plan: makes the plans of many configurations, and compares two sets of them.
 
-    python -m benchmarks.plan_digests write FOLDER     one JSON file a plan, or the refusal's words; a line for each
+    python -m benchmarks.plan_digests write FOLDER [OVERRIDE ...]   one JSON file a plan, or the refusal's words; a line
+                                                                    for each. The overrides go to every plan
     python -m benchmarks.plan_digests compare BEFORE AFTER
 
 `compare` names each plan that differs, the fields that do, and both predicted steps; its exit status is 1 where one
@@ -15,7 +16,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,8 @@ def planning_here() -> Iterator[str]:
                 os.environ["XDG_CACHE_HOME"] = given
 
 
-def write(folder: Path) -> None:
-    """Make every plan that the folder lacks and write it there."""
+def write(folder: Path, further: Sequence[str] = ()) -> None:
+    """Make every plan that the folder lacks and write it there; `further` overrides go to each."""
     from holmes_hpc.config.compose import compose
     from holmes_hpc.errors import HolmesError
     from holmes_hpc.planner import plan
@@ -92,7 +93,7 @@ def write(folder: Path) -> None:
             if path.exists():
                 continue
             try:
-                text = plan(compose(overrides)).to_json().replace(cache, "CACHE")
+                text = plan(compose([*overrides, *further])).to_json().replace(cache, "CACHE")
             except HolmesError as error:
                 text = json.dumps({"refused": str(error)})
             path.write_text(text + "\n")
@@ -131,7 +132,9 @@ def main() -> int:
     """Read the arguments and do what they ask."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command")
-    commands.add_parser("write").add_argument("folder", type=Path)
+    writing = commands.add_parser("write")
+    writing.add_argument("folder", type=Path)
+    writing.add_argument("overrides", nargs="*")
     both = commands.add_parser("compare")
     both.add_argument("before", type=Path)
     both.add_argument("after", type=Path)
@@ -139,7 +142,7 @@ def main() -> int:
     if arguments.command == "compare":
         return int(compare(arguments.before, arguments.after) > 0)
     if arguments.command == "write":
-        write(arguments.folder)
+        write(arguments.folder, arguments.overrides)
         return 0
     parser.print_help()
     return 0
