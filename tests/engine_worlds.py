@@ -21,6 +21,7 @@ from holmes_hpc.metrics.trackers import Trackers
 from holmes_hpc.planner import plan
 from holmes_hpc.runs import RunFolder, read_metrics
 from holmes_hpc.values import Plan
+from holmes_hpc.values.backend_kinds import GLOO
 from holmes_hpc.values.trackers import OpenTracker, TrackedRun
 from tests.forked import ForkedRank, run_ranks
 
@@ -50,7 +51,7 @@ class World:
 
 def train_world(path: Path, overrides: list[str], look: Look | None = None, made: Plan | None = None,
                 before: Look | None = None, check: bool = True,
-                trackers: Mapping[str, OpenTracker] | None = None) -> World:
+                trackers: Mapping[str, OpenTracker] | None = None, backend: str = GLOO.name) -> World:
     """Train a tiny model on forked ranks; `before` and `look` see every rank's trainer before and after.
 
     `trackers` are opened on rank 0; what is said of them is in the file SAID of the run's folder.
@@ -63,14 +64,14 @@ def train_world(path: Path, overrides: list[str], look: Look | None = None, made
     folder = RunFolder.create(path, "world")
     dataset = open_dataset(config.data, Architecture.from_config(config.model))  # once, before the ranks are forked
     results = run_ranks(made.world_size, _train, config, made, dataset, folder, look, before, trackers or {},
-                        timeout_seconds=120, check=check)
+                        backend, timeout_seconds=120, check=check)
     return World(made, read_metrics(folder), folder, results)
 
 
 def _train(given: ForkedRank, config: Any, made: Plan, dataset: Dataset, folder: RunFolder, look: Look | None,
-           before: Look | None, opens: Mapping[str, OpenTracker]) -> Any:
+           before: Look | None, opens: Mapping[str, OpenTracker], backend: str) -> Any:
     architecture = Architecture.from_config(config.model)
-    communicator = connect(given.store, given.rank, made.world_size, made, NodeNetworks.local(),
+    communicator = connect(given.store, given.rank, made.world_size, made, NodeNetworks.local(), backend,
                            start_timeout=60, train_timeout=60)
     run = TrackedRun("world", folder.path, {}, made)
     with Trackers(opens if given.rank == 0 else {}, run, partial(_say, folder)) as trackers:

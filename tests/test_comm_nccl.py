@@ -118,6 +118,20 @@ def test_one_meeting_point_for_all_groups_is_refused():
         nccl.check_environment({"NCCL_COMM_ID": "a:1"})
 
 
+@pytest.mark.parametrize("count", ["1", "2", "3"])
+def test_too_few_hardware_queues_are_refused(count):
+    with pytest.raises(ConfigurationError, match=f"CUDA_DEVICE_MAX_CONNECTIONS={count} is set.*unset it.*4 to 32"):
+        nccl.check_environment({"CUDA_DEVICE_MAX_CONNECTIONS": count})
+    for harmless in ("4", "8", "32", ""):
+        nccl.check_environment({"CUDA_DEVICE_MAX_CONNECTIONS": harmless})
+
+
+def test_one_order_for_all_groups_is_refused():
+    with pytest.raises(ConfigurationError, match="NCCL_LAUNCH_ORDER_IMPLICIT=1 is set.*unset it"):
+        nccl.check_environment({"NCCL_LAUNCH_ORDER_IMPLICIT": "1"})
+    nccl.check_environment({"NCCL_LAUNCH_ORDER_IMPLICIT": "0"})
+
+
 def test_torch_without_nccl_is_named(monkeypatch):
     monkeypatch.setattr(nccl.dist, "is_nccl_available", lambda: False)
     with pytest.raises(ConfigurationError, match="without NCCL.*launch.backend=gloo"):
@@ -137,7 +151,11 @@ def test_a35_groups_are_bound_to_the_gpu_and_given_their_network(monkeypatch):
     assert (first, second) == ([0, 2], [3, 1])
     assert first_given["pg_options"].config.net_name == "IB"
     assert second_given["pg_options"].config.net_name == "Socket"
+    assert second_given["pg_options"].is_high_priority_stream
+    assert second_given["pg_options"].config.max_ctas == nccl.EDGE_CTAS
+    assert not getattr(first_given["pg_options"], "is_high_priority_stream", False)
     for given in (first_given, second_given):
+        assert given["pg_options"]._timeout == given["timeout"]
         assert given["backend"] == "nccl"
         assert given["device_id"] == gpu
         assert given["timeout"] == timedelta(seconds=9)

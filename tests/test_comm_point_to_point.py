@@ -1,5 +1,6 @@
 """Messages arrive by tag whatever the order, and both directions may be in flight."""
 
+import contextlib
 import dataclasses
 import time
 
@@ -161,3 +162,43 @@ def test_each_direction_may_have_its_own_group():
     for rank, (carriers, received, _) in enumerate(results):
         assert carriers
         assert received == [value(peer, rank, 1) for peer in neighbours(rank)]
+
+
+class OverSoon:
+    """A send that is over once it is asked for the second time."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def is_completed(self):
+        self.asked += 1
+        return self.asked > 1
+
+
+class NoNetwork:
+    """What `Transfers` needs of a communicator; it counts what was waited for."""
+
+    rank, waited = 0, 0
+
+    def towards(self, group, source, destination):
+        return group
+
+    def naming(self, group, doing):
+        return contextlib.nullcontext()
+
+    def wait(self, work, group, doing):
+        self.waited += 1
+
+
+def test_what_was_received_is_not_kept_until_the_end_of_the_step(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "isend", lambda *message, **given: OverSoon())
+    network = NoNetwork()
+    transfers = Transfers(network)
+    tensors = [torch.zeros(3) for _ in range(10)]
+    kept = []
+    for tag, tensor in enumerate(tensors):
+        transfers.send(tensor, None, 1, tag)
+        kept.append(len(transfers._sends))
+    assert max(kept) <= 5
+    transfers.finish()
+    assert network.waited == len(tensors)

@@ -18,12 +18,13 @@ from tests.test_planner_schedules import in_chunks, layouts
 SENDS = {ActionKind.SEND_ACTIVATION: 1, ActionKind.SEND_GRADIENT: 0}
 
 
-def posted_by(rank: int, actions: Iterable[Action], actions_of: Callable[[int], Iterable[Action]]) -> list[Action]:
+def posted_by(rank: int, actions: Iterable[Action], actions_of: Callable[[int], Iterable[Action]], ahead: int = 2
+              ) -> list[Action]:
     """Run a rank's list through the queue and return its receives in the order in which they were posted."""
     posted: list[Action] = []
     actions = list(actions)
     queue = ReceiveQueue(arrivals(rank, actions, actions_of),
-                         [action for action in actions if action.kind is ActionKind.TAKE_TURN], posted.append)
+                         [action for action in actions if action.kind is ActionKind.TAKE_TURN], posted.append, ahead)
     for action in actions:
         queue.before(action)
         assert action.kind not in RECEIVES or action in posted
@@ -40,11 +41,12 @@ def message(action: Action, sends: bool) -> tuple[bool, int, int, int]:
 
 def check(ranks: int, actions_of: Callable[[int], Iterable[Action]]) -> None:
     for receiver in range(ranks):
-        posted = posted_by(receiver, actions_of(receiver), actions_of)
-        for sender in range(ranks):
-            sent = [message(action, sends=True) for action in actions_of(sender)
-                    if action.kind in SENDS and action.peer == receiver]
-            assert [message(action, sends=False) for action in posted if action.peer == sender] == sent
+        for ahead in (1, 2):
+            posted = posted_by(receiver, actions_of(receiver), actions_of, ahead)
+            for sender in range(ranks):
+                sent = [message(action, sends=True) for action in actions_of(sender)
+                        if action.kind in SENDS and action.peer == receiver]
+                assert [message(action, sends=False) for action in posted if action.peer == sender] == sent
 
 
 @given(layouts(), st.sampled_from(["1f1b", "gpipe", "zero_bubble", "interleaved"]), st.integers(0, 3))

@@ -69,10 +69,36 @@ def check_environment(environment: Mapping[str, str], fabrics: Sequence[str] = (
             "module files and the container), and say what the nodes of each label have by "
             f"cluster.partitions.<label>.{_OF_A_NODE[named[0]]}"
         )
+    if environment.get("NCCL_LAUNCH_ORDER_IMPLICIT", "0") != "0":
+        raise ConfigurationError(
+            f"NCCL_LAUNCH_ORDER_IMPLICIT={environment['NCCL_LAUNCH_ORDER_IMPLICIT']} is set: every operation would "
+            "wait for those of other process groups that were issued before it, and ranks of a pipeline would wait for "
+            "each other for ever; unset it"
+        )
+    _check_queues(environment)
     if environment.get("NCCL_IB_DISABLE", "0") != "0":
         raise ConfigurationError(
             f"NCCL_IB_DISABLE={environment['NCCL_IB_DISABLE']} is set: groups that the plan puts on "
             "InfiniBand or RoCE could not start; unset it, or describe the nodes with an Ethernet nic"
+        )
+
+
+_FEWEST_QUEUES = 4
+
+
+def _check_queues(environment: Mapping[str, str]) -> None:
+    """Raise ConfigurationError where process groups would share too few of the GPU's hardware queues.
+
+    An operation that waits for another rank holds up whatever else is in its queue. Megatron-LM asks for one queue,
+    since it has one pipeline transfer at a time.
+    """
+    name = "CUDA_DEVICE_MAX_CONNECTIONS"
+    text = environment.get(name, "")
+    if text.strip().isdigit() and int(text) < _FEWEST_QUEUES:
+        raise ConfigurationError(
+            f"{name}={text} is set: the process groups of a rank would share so few hardware queues that ranks of a "
+            f"pipeline wait for each other for ever; unset it (8 queues then), or set {_FEWEST_QUEUES} to 32 (look "
+            "also at launch.setup, module files and the container)"
         )
 
 

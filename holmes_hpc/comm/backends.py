@@ -34,6 +34,9 @@ class Abilities:
     stream alone waits. `divides` says that its reduce-scatter moves and adds up the parts alone, not all of a buffer
     for every rank; otherwise parts are exchanged and summed here. With `swaps_pairs` two ranks exchange parts faster by
     messages than by a collective. `uses_store_later` says that it asks the store after its groups have proved to work.
+    One that `connects_late` sets up each kind of operation at its first use and holds the host until all members are
+    there, so all kinds are used once before the training. `receives_ahead` are posted before their turn for each
+    neighbour, so that a message can travel under compute.
     """
 
     torch_name: str
@@ -44,6 +47,8 @@ class Abilities:
     divides: bool
     swaps_pairs: bool
     uses_store_later: bool
+    connects_late: bool
+    receives_ahead: int
 
 
 class Backend(Protocol):

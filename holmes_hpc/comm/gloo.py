@@ -78,7 +78,7 @@ def open_device(interface: str, networks: NodeNetworks, network: str) -> Any:
 
 
 ABILITIES = Abilities(torch_name=BACKEND_NAME, device="cpu", networks=None, has_tags=True, waits_on_host=True,
-                      divides=False, swaps_pairs=True, uses_store_later=False)
+                      divides=False, swaps_pairs=True, uses_store_later=False, connects_late=False, receives_ahead=2)
 
 
 def is_available() -> bool:

@@ -15,6 +15,7 @@ from holmes_hpc.comm.activity import Activity
 from holmes_hpc.comm.backends import Backend, RankNode, open_backend
 from holmes_hpc.comm.gloo import open_backend as open_gloo
 from holmes_hpc.comm.networks import NodeNetworks
+from holmes_hpc.comm.warm_up import warm_up, warm_up_edge
 from holmes_hpc.errors import ConfigurationError, NetworkError
 from holmes_hpc.values import Group, Plan
 from holmes_hpc.values.backend_kinds import GLOO
@@ -213,35 +214,12 @@ def _build(communicator: Communicator, index: int, backend: Backend, timeout: ti
         return
     communicator.add(index, built, reverse)
     if is_edge:
-        _warm_up_edge(communicator, built, group.ranks, timeout)
+        warm_up_edge(built, reverse or built, group.ranks, communicator.rank, backend.device, timeout)
     else:
-        # With a timeout the CPU waits on every backend, so a group that cannot connect shows here.
-        dist.all_reduce(torch.zeros(1, device=backend.device), group=built, async_op=True).wait(timeout)
+        warm_up(built, backend, round(communicator.plan.synchronization.bucket_mib * 2**20), timeout)
     for each in (built, reverse):
         if each is not None:
             backend.set_timeout(each, communicator.train_timeout)
-
-
-def _warm_up_edge(
-    communicator: Communicator, group: ProcessGroup, ranks: tuple[int, ...], timeout: timedelta
-) -> None:
-    """Send one element between all members, both ways; all receives first, since a send ends only with its
-    receive.
-
-    Pairs go in one order on all members, which matters where tags are ignored.
-    """
-    rank, device = communicator.rank, communicator.device
-    works = []
-    for source, destination in itertools.permutations(sorted(ranks), 2):
-        carrier = communicator.towards(group, source, destination)
-        tensor = torch.zeros(1, device=device)
-        if rank == destination:
-            works.append((tensor, dist.irecv(tensor, src=source, group=carrier)))
-        elif rank == source:
-            works.append((tensor, dist.isend(tensor, dst=destination, group=carrier)))
-    for _, work in works:
-        if work is not None:
-            work.wait(timeout)
 
 
 @contextmanager

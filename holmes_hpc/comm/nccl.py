@@ -38,11 +38,17 @@ def new_options() -> Any:
     return dist.ProcessGroupNCCL.Options()
 
 
-def group_options(network: str, factory: OptionsFactory = new_options) -> Any:
+EDGE_CTAS = 16
+"""The most blocks that a transfer between stages takes of a GPU: receives wait for their senders in some, beside those
+of the other groups and the computation, and must not fill it (a GPU has some 80 to 150)."""
+
+
+def group_options(network: str, factory: OptionsFactory = new_options, *, kind: str = "",
+                  timeout: timedelta | None = None) -> Any:
     """Return the options of one group on `network`.
 
-    They are fresh for each group, because torch writes into them. Raises ConfigurationError for a network
-    that has no NCCL name.
+    They are fresh for each group, because torch writes into them. The transfers of a `pipeline` go before other kernels
+    and take few of the GPU's blocks. Raises ConfigurationError for a network that has no NCCL name.
     """
     if network not in NET_NAMES:
         raise ConfigurationError(f"network {network!r}: NCCL knows {', '.join(NET_NAMES)}")
@@ -52,13 +58,19 @@ def group_options(network: str, factory: OptionsFactory = new_options) -> Any:
         options.config.net_name = net_name
     # A communicator that shares its parent's resources must also use the parent's network.
     options.config.split_share = 0
+    if timeout is not None:
+        options._timeout = timeout  # torch warns on each rank where it differs from new_group's
+    if kind == "pipeline":
+        options.is_high_priority_stream = True
+        options.config.max_ctas = EDGE_CTAS
     return options
 
 
 # NCCL ignores tags and runs the transfers of a pair one after another. Its watchdog asks the store for other ranks'
-# errors as long as groups exist.
+# errors as long as groups exist. From 2.22 on it connects each algorithm at its first use, on the host. Two receives
+# ahead hold up the sends behind them where communicators share a hardware queue; one suffices for every schedule.
 ABILITIES = Abilities(torch_name="nccl", device="cuda", networks=tuple(NET_NAMES), has_tags=False, waits_on_host=False,
-                      divides=True, swaps_pairs=False, uses_store_later=True)
+                      divides=True, swaps_pairs=False, uses_store_later=True, connects_late=True, receives_ahead=1)
 
 
 def is_available() -> bool:
@@ -98,7 +110,7 @@ class NcclBackend:
             list(ranks),
             backend=ABILITIES.torch_name,
             timeout=timeout,
-            pg_options=group_options(network, self._factory),
+            pg_options=group_options(network, self._factory, kind=kind, timeout=timeout),
             group_desc=f"{kind} on {network}",
             device_id=self.device,
             **order,

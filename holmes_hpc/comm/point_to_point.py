@@ -62,12 +62,23 @@ class Transfers:
         return buffer
 
     def send(self, tensor: Tensor, group: ProcessGroup, peer: int, tag: int) -> None:
-        """Start to send and go on at once. The tensor is kept until `finish` and must not be changed."""
+        """Start to send and go on at once. The tensor must not be changed before it is received.
+
+        It is kept until then, as far as that is seen, at most until `finish`: a step's messages together may be larger
+        than the model.
+        """
+        self._let_go()
         kept = tensor.detach().contiguous()
         carrier = self._communicator.towards(group, self._communicator.rank, peer)
         doing = f"sending message {tag} to rank {peer}"
         with self._communicator.naming(group, doing):
             self._sends.append((kept, dist.isend(kept, dst=peer, group=carrier, tag=tag), group, doing))
+
+    def _let_go(self) -> None:
+        """Drop what was received; sends of one rank end about in their order."""
+        while self._sends and (work := self._sends[0][1]) is not None and work.is_completed():
+            _, work, group, doing = self._sends.pop(0)
+            self._communicator.wait(work, group, doing)
 
     def finish(self) -> None:
         """Wait until every send has been received. Raises NetworkError when one is not within the timeout."""

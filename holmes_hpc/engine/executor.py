@@ -77,7 +77,7 @@ class Executor:
         turns = [a for a in actions if a.kind is ActionKind.TAKE_TURN]
         split = any(a.kind is ActionKind.BACKWARD_INPUT for a in actions)
         self._weight_work = {place_of(a): WeightWork() for a in actions if split and a.kind is ActionKind.FORWARD}
-        queue = ReceiveQueue(arriving, turns, self._post)
+        queue = ReceiveQueue(arriving, turns, self._post, self._communicator.backend.abilities.receives_ahead)
         with torch.set_grad_enabled(training):
             for action in actions:
                 queue.before(action)

@@ -13,9 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from holmes_hpc.values import Action, ActionKind
 from holmes_hpc.values.schedule import RECEIVES, SENDS
 
-RECEIVES_AHEAD = 2
-"""Receives that are posted before their turn for each neighbour, so that a message can travel under compute."""
-
 Place = tuple[int, int, int]
 """Pipeline, stage, micro-batch."""
 
@@ -42,15 +39,15 @@ def _receive_of(sent: Action, sender: int) -> Action:
 
 
 class ReceiveQueue:
-    """Posts the receives of one step, a few ahead for each neighbour.
+    """Posts the receives of one step, `ahead` of them before their turn for each neighbour.
 
     Where a rank takes its turn before the first message of a neighbour, nothing of that neighbour is posted earlier:
     the message would travel.
     """
 
     def __init__(self, arriving: Mapping[int, Sequence[Action]], turns: Iterable[Action],
-                 post: Callable[[Action], None]) -> None:
-        self._post = post
+                 post: Callable[[Action], None], ahead: int) -> None:
+        self._post, self._ahead = post, ahead
         self._posted: set[Action] = set()
         self._waiting = {peer: deque(receives) for peer, receives in arriving.items() if receives}
         places = {place_of(turn) for turn in turns}
@@ -58,7 +55,7 @@ class ReceiveQueue:
                         if waiting[0].kind is ActionKind.RECEIVE_ACTIVATION and place_of(waiting[0]) in places}
         self._at_turn = {place_of(self._waiting[peer][0]): peer for peer in self._closed}
         for peer in self._waiting.keys() - self._closed:
-            self._next(peer, RECEIVES_AHEAD)
+            self._next(peer, self._ahead)
 
     def before(self, action: Action) -> None:
         """Post what `action` receives, and all that is sent before it.
@@ -76,7 +73,7 @@ class ReceiveQueue:
             if place_of(action) in self._at_turn:
                 self._next(self._at_turn[place_of(action)], 1)
         elif action.kind in RECEIVES:
-            self._next(action.peer, RECEIVES_AHEAD if action.peer in self._closed else 1)
+            self._next(action.peer, self._ahead if action.peer in self._closed else 1)
             self._closed.discard(action.peer)
 
     def _next(self, peer: int, count: int) -> None:

@@ -1,0 +1,156 @@
+"""The strict backend catches what NCCL would punish, and the engine does none of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch.distributed as dist
+
+from holmes_hpc.comm.groups import Communicator
+from holmes_hpc.comm.point_to_point import Transfers
+from holmes_hpc.comm.stepwise import Collective, Lane
+from tests.engine_worlds import train_world
+from tests.strict import backend
+from tests.strict.random_plans import random_plan
+from tests.strict.rules import FIRST, Rules
+from tests.strict.worlds import RELATIVE, StrictError, difference, train_strictly
+from tests.test_equality import COMMON, HOLMES, LAYOUTS, TIED, UNTIED, mixed, uniform
+
+QUICK = Rules(stall_seconds=2)
+PIPELINE = [*mixed((1, 1), (1, 1)), HOLMES, TIED, "parallel.schedule=1f1b", "train.steps=2"]
+IN_ORDER = [*COMMON, *LAYOUTS["pp2"], "train.steps=2"]
+DATA = [*uniform(2, 1), HOLMES, "parallel.pipeline=1", UNTIED, "train.steps=1"]
+
+
+@contextmanager
+def two_sends_swapped() -> Iterator[None]:
+    send, held = Transfers.send, []
+
+    def swapped(self: Transfers, *message: Any) -> None:
+        held.append(message)
+        if len(held) == 2:
+            held.reverse()
+        if len(held) > 1:
+            for each in held:
+                send(self, *each)
+            held[:] = [()] if len(held) == 2 else []
+        if held and held[-1] and len(held) > 2:
+            send(self, *held.pop())
+
+    with mock.patch.object(Transfers, "send", swapped):
+        yield
+
+
+@contextmanager
+def two_buckets_exchanged() -> Iterator[None]:
+    add, held = Lane.add, []
+
+    def exchanged(self: Lane, collective: Collective) -> None:
+        if dist.get_rank() == 1 and len(held) < 2:
+            held.append(collective)
+            for each in reversed(held) if len(held) == 2 else ():
+                add(self, each)
+            return
+        add(self, collective)
+
+    with mock.patch.object(Lane, "add", exchanged):
+        yield
+
+
+@contextmanager
+def a_wait_left_out() -> Iterator[None]:
+    wait = Communicator.wait
+
+    def careless(self: Communicator, work: Any, group: Any, doing: str) -> None:
+        if not doing.startswith("waiting for message"):
+            wait(self, work, group, doing)
+
+    with mock.patch.object(Communicator, "wait", careless):
+        yield
+
+
+@contextmanager
+def a_message_changed_on_its_way() -> Iterator[None]:
+    send = Transfers.send
+
+    def hasty(self: Transfers, tensor: Any, *message: Any) -> None:
+        send(self, tensor, *message)
+        tensor.detach().add_(1)
+
+    with mock.patch.object(Transfers, "send", hasty):
+        yield
+
+
+@contextmanager
+def warm_up_of_one_operation() -> Iterator[None]:
+    with mock.patch.object(backend, "ABILITIES", dataclasses.replace(backend.ABILITIES, connects_late=False)):
+        yield
+
+
+@contextmanager
+def two_receives_ahead() -> Iterator[None]:
+    with mock.patch.object(backend, "ABILITIES", dataclasses.replace(backend.ABILITIES, receives_ahead=2)):
+        yield
+
+
+@contextmanager
+def nothing() -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize(("fault", "layout", "rules", "said"), [
+    (two_sends_swapped, PIPELINE, QUICK, r"VIOLATION: meets another one.*recv from [01]"),
+    (nothing, PIPELINE, dataclasses.replace(QUICK, one_group_an_edge=True), "DEADLOCK"),
+    (two_buckets_exchanged, DATA, QUICK, "VIOLATION: meets another one"),
+    (a_wait_left_out, PIPELINE, QUICK, "nan|NaN|finite"),
+    (a_message_changed_on_its_way, PIPELINE, QUICK, "VIOLATION: what send to [01] .* changed before it was waited for"),
+])
+def test_planted_faults_are_caught(fault: Any, layout: list[str], rules: Rules, said: str, tmp_path: Path) -> None:
+    with fault(), pytest.raises(StrictError, match=f"(?s){said}"):
+        train_strictly(tmp_path, layout, rules)
+
+
+@pytest.mark.parametrize(("before", "layout", "rules", "cycle"), [
+    # What is first used in mid-step holds a rank that has not yet sent what the other one waits for.
+    (warm_up_of_one_operation, PIPELINE, dataclasses.replace(QUICK, hold=FIRST),
+     r"rank 1: reducescatter .* waits for rank 0.*"),
+    # On one queue two receives that were posted ahead hold up the send behind them (CUDA_DEVICE_MAX_CONNECTIONS=1).
+    (two_receives_ahead, IN_ORDER, dataclasses.replace(QUICK, in_order=True),
+     r"rank 0: send to 1 .* cannot start before its\nrank 0: recv from 1 "),
+])
+def test_deadlocks_are_told_as_a_cycle_and_the_engine_has_none(before: Any, layout: list[str], rules: Rules,
+                                                               cycle: str, tmp_path: Path) -> None:
+    with before(), pytest.raises(StrictError, match=f"(?s)DEADLOCK.*{cycle}"):
+        train_strictly(tmp_path / "before", layout, rules)
+    (tmp_path / "gloo").mkdir()
+    expected = train_world(tmp_path / "gloo", layout)
+    found = train_strictly(tmp_path / "after", layout, dataclasses.replace(rules, stall_seconds=20))
+    assert difference(found, expected) <= RELATIVE
+
+
+HARDER = ("pp2-dp2-tied-sgd", "interleaved-pp2-dp2", "zero-bubble-pp4", "three-beside-one", "dp4", "tp2-pp2-sequence",
+          "unlike-tensor-degrees-sequence", "turns-pp2-dp4")
+"""Layouts of each kind; `python -m benchmarks.strict` trains all."""
+
+
+@pytest.mark.parametrize("name", [HARDER[0], *(pytest.param(name, marks=pytest.mark.long) for name in HARDER[1:])])
+def test_layouts_train_by_all_rules_as_on_gloo(name: str, tmp_path: Path) -> None:
+    layout = [*COMMON, *LAYOUTS[name], "train.steps=2"]
+    rules = Rules(hold=FIRST, queues=4, resident=6, seen=0.5, jitter_seconds=0.001, seed=len(name))
+    (tmp_path / "gloo").mkdir()
+    found = train_strictly(tmp_path / "strict", layout, rules)
+    assert difference(found, train_world(tmp_path / "gloo", layout)) <= RELATIVE
+
+
+@pytest.mark.parametrize("seed", [7, *(pytest.param(seed, marks=pytest.mark.long) for seed in (8, 9))])
+def test_drawn_plans_train_by_all_rules_as_on_gloo(seed: int, tmp_path: Path) -> None:
+    rules = Rules(hold=FIRST, queues=8, resident=8, seen=0.5, jitter_seconds=0.001, seed=seed)
+    (tmp_path / "gloo").mkdir()
+    found = train_strictly(tmp_path / "strict", random_plan(seed), rules)
+    assert difference(found, train_world(tmp_path / "gloo", random_plan(seed))) <= RELATIVE
