@@ -89,11 +89,20 @@ def fresh(folder: Path) -> Path:
 
 def test_weights_and_biases_is_told_what_the_settings_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     called = Called()
+    called.dir = str(fresh(tmp_path))
     modules(monkeypatch, wandb={"init": called.init})
     tracker = libraries.open_library("wandb")(a_run(tmp_path, wandb={"mode": "offline", "project": "mine"}))
     tracker.add(ROW)
     tracker.close()
-    (_, _, options), (log, (numbers,), at), (finish, _, _) = called.calls
+    # The library says nothing of either.
+    with monkeypatch.context() as full, pytest.raises(OSError, match="No space left"):
+        full.setattr(libraries.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=0))
+        tracker.add(ROW)
+    shutil.rmtree(called.dir)
+    with pytest.raises(FileNotFoundError, match="fresh is gone"):
+        tracker.add(ROW)
+    libraries.open_library("wandb")(a_run(tmp_path, wandb={"mode": "disabled"})).add(ROW)  # which makes no folder
+    (_, _, options), (log, (numbers,), at), (finish, _, _) = called.calls[:3]
     assert options["mode"] == "offline"
     assert options["project"] == "mine"
     assert options["dir"] == str(tmp_path)
@@ -103,6 +112,7 @@ def test_weights_and_biases_is_told_what_the_settings_say(tmp_path: Path, monkey
 
 def test_mlflow_keeps_its_files_in_the_run_folder_unless_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
+    allowed: list[bool] = []
 
     class Client(Called):
         def __init__(self, tracking_uri: str) -> None:
@@ -113,12 +123,16 @@ def test_mlflow_keeps_its_files_in_the_run_folder_unless_told(tmp_path: Path, mo
             return types.SimpleNamespace(info=types.SimpleNamespace(run_id="their-id"))
 
     modules(monkeypatch, mlflow={"MlflowClient": Client, "__path__": []},
-            mlflow__entities={"Metric": lambda *values: values})
+            mlflow__entities={"Metric": lambda *values: values},
+            mlflow__environment_variables={"MLFLOW_ALLOW_FILE_STORE": types.SimpleNamespace(set=allowed.append)})
     tracker = libraries.open_library("mlflow")(a_run(tmp_path))
     tracker.add(ROW)
     tracker.close()
-    (uri, client), = made
+    [(uri, client)] = made
     assert uri == (tmp_path / "mlflow").as_uri()
+    assert allowed == [True]
+    libraries.open_library("mlflow")(a_run(tmp_path, mlflow={"tracking_uri": "https://example.org"}))
+    assert allowed == [True]
     names = [name for name, _, _ in client.calls]
     assert names[-2:] == ["log_batch", "set_terminated"]
     [metrics] = [options["metrics"] for name, _, options in client.calls if name == "log_batch"]

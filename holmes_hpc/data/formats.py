@@ -134,8 +134,11 @@ def _parquet(settings: SourceSettings, file: Path, stretch: Stretch) -> Iterator
                 for value in batch.to_pylist():
                     number += 1
                     yield Row(value, size // count, lambda number=number: f"{file}, row {number},")  # type: ignore[misc]
-        except (DataError, OSError):
+        except DataError:
             raise
-        except Exception as error:  # pyarrow's own errors, which only it can name
-            raise DataError(f"{settings.key('path')}={settings.path}: {file} is no Parquet file, or damaged: "
-                            f"{str(error).splitlines()[0][:200]}. Copy it again.") from error
+        except Exception as error:  # pyarrow's own errors, some of which are OSErrors that no system made
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            fact = (str(error).splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+            raise DataError(f"{settings.key('path')}={settings.path}: {file} is no Parquet file, or damaged: {fact}. "
+                            "Copy it again.") from error

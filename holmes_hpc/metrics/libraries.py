@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
+import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -61,10 +64,18 @@ class WeightsAndBiases:
         """Begin a run of theirs under our run's name and id. Raises what the library raises."""
         options = {"project": run.name, "name": run.folder.name, "dir": str(run.folder), **_options(run, "wandb")}
         self._run = importlib.import_module("wandb").init(config=dict(run.config), **options)
+        folder = Path(self._run.dir)
+        self._folder = folder if folder.is_dir() else None  # `mode: disabled` makes none
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Log a row at its step."""
+        """Log a row at its step. Raises OSError where their folder is gone or its disk full: the library tells neither.
+        """
         self._run.log(dict(numbers_of(row)), step=row["step"])
+        if self._folder is not None:
+            if not self._folder.is_dir():
+                raise FileNotFoundError(f"{self._folder} is gone")
+            if not shutil.disk_usage(self._folder).free:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
 
     def close(self) -> None:
         """End their run."""
@@ -79,6 +90,9 @@ class MLflow:
         options = {"tracking_uri": Path(run.folder, "mlflow").absolute().as_uri(), "experiment": run.name,
                    **_options(run, "mlflow")}
         package = importlib.import_module("mlflow")
+        uri = str(options["tracking_uri"])
+        if uri.startswith("file:") or "://" not in uri:
+            _allow_files()
         self._metric = importlib.import_module("mlflow.entities").Metric
         self._client = package.MlflowClient(tracking_uri=options["tracking_uri"])
         known = self._client.get_experiment_by_name(options["experiment"])
@@ -95,6 +109,13 @@ class MLflow:
     def close(self) -> None:
         """End their run."""
         self._client.set_terminated(self._id)
+
+
+def _allow_files() -> None:
+    """Let MLflow write files, as recent releases do only where they are told to: all else needs a server."""
+    known = importlib.import_module("mlflow.environment_variables")
+    if hasattr(known, "MLFLOW_ALLOW_FILE_STORE"):
+        known.MLFLOW_ALLOW_FILE_STORE.set(True)
 
 
 def _options(run: TrackedRun, name: str) -> dict[str, Any]:
