@@ -51,7 +51,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     origin = find_origin_of_model(arguments.model, arguments.folder, arguments.step)
     config, architecture = settings_of(origin, arguments.overrides)
     everything, dataset = _open(arguments, config, architecture)
-    for remark in dataset.remarks(doubts=True):
+    for remark in dataset.remarks(doubts=True):  # how many samples there were stands in the result
         sys.stderr.write(f"holmes evaluate: {remark}\n")
     model = load_model(origin, architecture)
     size = config.parallel.micro_batch_size or 1

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holmes_hpc.config.schema import SPECIAL_TOKENS
-from holmes_hpc.data.parts import make_tokens
+from holmes_hpc.data.parts import make_tokens, parts_folder
 from holmes_hpc.data.settings import SourceSettings
 from holmes_hpc.errors import ConfigurationError, DataError, HolmesError
 from holmes_hpc.program import report, run_program
@@ -26,13 +26,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_intermixed_args(argv)
     try:
         return _tokenize(arguments)
-    except DataError as error:  # what was named, not what a run met
-        return report("tokenize", ConfigurationError(str(error)))
     except HolmesError as error:
-        return report("tokenize", error)
+        # Data are what was named here, not what a run met.
+        status = report("tokenize", ConfigurationError(str(error)) if isinstance(error, DataError) else error)
     except KeyboardInterrupt:
-        sys.stderr.write("holmes tokenize: interrupted; the same command goes on with what is left\n")
-        return _INTERRUPTED
+        sys.stderr.write("holmes tokenize: interrupted\n")
+        status = _INTERRUPTED
+    kept = parts_folder(arguments.output)
+    if kept.is_dir():
+        sys.stderr.write(f"holmes tokenize: what was made is kept in {kept}: the same command goes on with the rest, "
+                         "and removes it at its end\n")
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -76,7 +80,7 @@ def _tokenize(arguments: argparse.Namespace) -> int:
         tokens, documents, notes = make_tokens(arguments.output, sources, arguments.processes, _Progress().tell)
     except OSError as error:
         raise DataError(f"{arguments.output} cannot be written: {error.strerror or error}. Name a file in a folder "
-                        "that you may write and that has room; the same command goes on with what is left.") from error
+                        "that you may write and that has room.") from error
     for note in notes:
         sys.stderr.write(f"holmes tokenize: {note}\n")
     sys.stdout.write(f"{arguments.output}: {tokens} tokens in {counted(documents, 'document')}; use it with "

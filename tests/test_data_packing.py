@@ -80,6 +80,26 @@ def test_whole_documents_are_all_there_once_and_long_ones_cut():
     assert sorted(alone.targets[alone.targets != NOT_COUNTED].tolist()) == expected
 
 
+def test_validation_reads_each_whole_document_once_before_any_again():
+    data = dataset("single", lengths=(13, *(4,) * 30), validation=92)
+    begins = data.validation_samples(0, 46).tokens[:, 0].tolist()
+    assert sorted(begins[:23]) == list(range(41, 133, 4))
+    assert begins[23:] == begins[:23]
+    for count in (4, 8, 16):
+        assert numpy.diff(sorted([41, *begins[:count], 133])).max() < 2.7 * 92 / count, "spread over all of the part"
+    assert [data.validation_size(wanted) for wanted in (5, 23, 64)] == [5, 23, 23]
+    [said] = data.remarks(doubts=False, validation_samples=64)
+    assert said.endswith("its validation part is 23 samples, fewer than the 64 that train.validation_samples=64 wants "
+                         "of it; they are read")
+    assert data.remarks(doubts=False, validation_samples=23) == []
+    mixed = Dataset(data.sources * 2, (Fraction(1, 2),) * 2, S, 256)
+    assert mixed.validation_size(64) == 64
+    assert all("the 32 that train.validation_samples=64 wants of it; they are read again" in said
+               for said in mixed.remarks(doubts=False, validation_samples=64))
+    assert mixed.remarks(doubts=False, validation_samples=46) == []
+    assert dataset("causal").validation_size(64) == 64
+
+
 @pytest.mark.parametrize("packing", ["causal", "documents", "whole", "single"])
 def test_counts_are_known_without_reading_the_batch(packing):
     generator = numpy.random.default_rng(1)

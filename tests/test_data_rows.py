@@ -159,13 +159,16 @@ def test_tokenize_goes_on_where_it_ended(tmp_path, capsys, monkeypatch):
     broken.write_text(good + '{"text": 1}\n')
     command = [str(tmp_path / "a.tokens"), str(folder), "--pattern", "*.jsonl", "--processes", "1"]
     assert tokenize.main(command) == 2
-    assert "4.jsonl, line 21, has no text" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "4.jsonl, line 21, has no text" in said
+    assert f"what was made is kept in {tmp_path / '.a.tokens.parts'}: the same command goes on" in said
     assert not (tmp_path / "a.tokens").exists()
     broken.write_text(good)
     made, make = [], parts._make
     monkeypatch.setattr(parts, "_make", lambda part: made.append(part.file.name) or make(part))
     assert tokenize.main(command) == 0
     assert made == ["4.jsonl"]
+    assert not (tmp_path / ".a.tokens.parts").exists()
     assert "goes on where it ended" in capsys.readouterr().err
     assert len(read_token_file(settings(tmp_path / "a.tokens")).documents) == 100
 
@@ -188,7 +191,7 @@ def test_tokenize_writes_no_file_of_nothing_and_says_why(tmp_path, capsys):
                           "--processes", "1"]) == 2
     assert ("no document is in these files; 2 conversations without a turn of the assistant were left out"
             in capsys.readouterr().err)
-    assert not (tmp_path / "a.tokens").exists()
+    assert [path.name for path in tmp_path.glob("*a.tokens*")] == []
 
 
 @pytest.mark.parametrize(("words", "fact"), [
@@ -201,4 +204,5 @@ def test_tokenize_refuses_in_one_message(tmp_path, capsys, words, fact):
     folder = corpus(tmp_path / "corpus", 1)
     assert tokenize.main([str(tmp_path / "a.tokens"), str(folder), *words]) == 2
     assert fact in capsys.readouterr().err
+    assert not (tmp_path / ".a.tokens.parts").exists()
     assert json.loads((folder / "0.jsonl").read_text().splitlines()[0])

@@ -12,6 +12,11 @@ from numpy.typing import NDArray
 from holmes_hpc.data.tokens import TokenArray
 from holmes_hpc.values.packings import INSIDE, WHOLE
 
+# 2^64 divided by the golden ratio: multiples of it, modulo 2^64, are spread evenly however many are taken.
+_GOLDEN_STEP = 0x9E3779B97F4A7C15
+# Of more places than this, so many samples as a validation may have (10^6) never take one twice.
+_MOST_ORDERED = 4 * 10**6
+
 
 @dataclass(frozen=True)
 class Borders:
@@ -74,6 +79,25 @@ class Cutter:
     def windows(self) -> int:
         """Return how many samples an epoch has."""
         return (len(self.tokens) - 1) // self.length if self.rows is None else len(self.rows)
+
+    def spread(self, index: int) -> int:
+        """Return the place of sample `index` of samples that, however many are taken, lie evenly over the part.
+
+        Samples of whole documents are all taken once before any is taken again.
+        """
+        if self._evenly is None:
+            return (index * _GOLDEN_STEP % 2**64) * self.choices >> 64
+        return int(self._evenly[index % self.choices])
+
+    @cached_property
+    def _evenly(self) -> NDArray[numpy.int64] | None:
+        """The places of whole documents in the order of `spread`; None where two samples cannot have the same."""
+        if self.rows is None or len(self.rows) > _MOST_ORDERED:
+            return None
+        order = numpy.argsort(numpy.arange(len(self.rows), dtype=numpy.uint64) * numpy.uint64(_GOLDEN_STEP))
+        evenly = numpy.empty_like(order)
+        evenly[order] = numpy.arange(len(order))
+        return evenly
 
     def window(self, number: int) -> int:
         """Return the place of a sample of an epoch."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -23,9 +24,6 @@ from holmes_hpc.data.telling import Tell, silent
 from holmes_hpc.errors import DataError
 from holmes_hpc.values.targets import NOT_COUNTED
 from holmes_hpc.words import counted
-
-# 2^64 divided by the golden ratio: multiples of it, modulo 2^64, are spread evenly however many are taken.
-_GOLDEN_STEP = 0x9E3779B97F4A7C15
 
 _Place = tuple[int, int]
 """Where a sample is: the source and the place in its part, which its cutter knows."""
@@ -102,8 +100,17 @@ class Dataset:
         dealer, places = Dealer(self.weights, None), []
         for sample in range(first_sample, first_sample + num_samples):
             source, index = dealer.place(sample)
-            places.append((source, self._spread(source, index)))
+            places.append((source, self._cutters[source][1].spread(index)))
         return self._samples(1, places)
+
+    def validation_size(self, wanted: int) -> int:
+        """Return how many validation samples to read where so many are wanted.
+
+        No more than there are of whole documents, unless a mixture deals them by weights.
+        """
+        if len(self.sources) > 1 or self._cutters[0][1].rows is None:
+            return wanted
+        return min(wanted, self._cutters[0][1].choices)
 
     @property
     def samples_once(self) -> int:
@@ -129,8 +136,12 @@ class Dataset:
             source.check(self.sequence_length, self.vocab_size)
         check_tokenizers(self.sources)
 
-    def remarks(self, *, doubts: bool) -> list[str]:
-        """Return what a user should be told: how tokens were made and, with `doubts`, what may not be meant."""
+    def remarks(self, *, doubts: bool, validation_samples: int = 0) -> list[str]:
+        """Return what a user should be told.
+
+        That is how tokens were made, that a validation has fewer samples than are wanted, or some several times, and
+        with `doubts` what may not be meant.
+        """
         said = [f"{source.label}: {note}" for source in self.sources for note in source.notes]
         for source, (training, validation) in zip(self.sources, self._cutters, strict=True):
             documents, tokens = (training if len(training.tokens) else validation).cut_off()
@@ -138,7 +149,17 @@ class Dataset:
                 said.append(f"{source.label}: {counted(documents, 'document')} longer than "
                             f"model.sequence_length={self.sequence_length} {'is' if documents == 1 else 'are'} "
                             f"cut there ({tokens} tokens are left out)")
+        said += self._validated_again(validation_samples)
         return said + [doubt for source in self.sources if doubts for doubt in source.doubts(self.vocab_size)]
+
+    def _validated_again(self, wanted: int) -> Iterator[str]:
+        """Yield which sources have fewer validation samples of whole documents than a validation wants of them."""
+        for source, (_, cutter), weight in zip(self.sources, self._cutters, self.weights, strict=True):
+            share = math.ceil(wanted * weight)
+            if cutter.rows is not None and cutter.choices < share:
+                read = "they are read" if len(self.sources) == 1 else "they are read again and again"
+                yield (f"{source.label}: its validation part is {counted(cutter.choices, 'sample')}, fewer than the "
+                       f"{share} that train.validation_samples={wanted} wants of it; {read}")
 
     def fingerprint(self) -> str:
         """Return a digest of the sizes and of windows of all parts, to compare between nodes and with a checkpoint.
@@ -171,10 +192,6 @@ class Dataset:
             before = (step - 1) * global_batch_size + first
             return self._epoch_places(seed, range(before, before + count))
         return self._random_places(seed, step, first, count)
-
-    def _spread(self, source: int, index: int) -> int:
-        """Return the place of the validation sample `index` of a source."""
-        return (index * _GOLDEN_STEP % 2**64) * self._cutters[source][1].choices >> 64
 
     def _random_places(self, seed: int, step: int, first: int, count: int) -> list[_Place]:
         """Choose places in the parts by a Philox counter keyed by seed and step."""

@@ -59,12 +59,30 @@ def make_tokens(output: Path, sources: Sequence[SourceSettings], processes: int,
                 part_bytes: int = _PART_BYTES) -> tuple[int, int, list[str]]:
     """Write the tokens of all sources into one file; return tokens, documents, and what a user should be told.
 
-    Parts lie beside `output` until it is whole, so that a later call goes on where this one ended. `tell` hears of the
-    bytes that are done and of all. Raises DataError for what cannot be used, OSError where the disk refuses.
+    Parts lie beside `output` until it is whole, so that a later call goes on where this one ended; where none is whole,
+    nothing is left. `tell` hears of the bytes that are done and of all. Raises DataError for what cannot be used,
+    OSError where the disk refuses.
     """
-    folder = output.with_name(f".{output.name}.parts")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = parts_folder(output)
     parts = parts_of(sources, folder, part_bytes)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        found = _make_all(output, parts, processes, tell)
+    except BaseException:
+        with suppress(OSError):  # it keeps parts
+            folder.rmdir()
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def parts_folder(output: Path) -> Path:
+    """Return the folder beside a token file in which its parts lie until it is whole."""
+    return output.with_name(f".{output.name}.parts")
+
+
+def _make_all(output: Path, parts: Sequence[Part], processes: int, tell: Callable[[int, int], None]
+              ) -> tuple[int, int, list[str]]:
     total, done = sum(part.num_bytes for part in parts), 0
     missing = []
     for part in parts:
@@ -78,7 +96,6 @@ def make_tokens(output: Path, sources: Sequence[SourceSettings], processes: int,
         tell(done, total)
     notes = list(dict.fromkeys(line for part in parts for line in _notes(part)))
     tokens, documents = _join(output, parts, notes)
-    shutil.rmtree(folder, ignore_errors=True)
     return tokens, documents, notes
 
 
@@ -115,13 +132,17 @@ def _make(part: Part) -> None:
     with TokenFileWriter(part.path, recipe.tokenizer.vocab_size, recipe.tokenizer.identity,
                          counts=recipe.counts) as writer:
         recipe.write(part.settings, part.file, writer, lambda count: None, part.stretch)
-        part.path.with_suffix(".said").write_text("\n".join(recipe.notes(part.settings)))
+        _said(part).write_text("\n".join(recipe.notes(part.settings)))
 
 
 def _notes(part: Part) -> list[str]:
     with suppress(OSError):
-        return part.path.with_suffix(".said").read_text().splitlines()
+        return _said(part).read_text().splitlines()
     return []
+
+
+def _said(part: Part) -> Path:
+    return part.path.with_suffix(".said")
 
 
 def _join(output: Path, parts: Sequence[Part], notes: Sequence[str]) -> tuple[int, int]:
@@ -134,6 +155,9 @@ def _join(output: Path, parts: Sequence[Part], notes: Sequence[str]) -> tuple[in
             documents += 0 if tokens.documents is None else len(tokens.documents)
             writer.append(tokens)
         if not documents:
+            for part in parts:  # of which no later call has any good
+                part.path.unlink(missing_ok=True)
+                _said(part).unlink(missing_ok=True)
             named = ", ".join(dict.fromkeys(str(part.settings.path) for part in parts))
             raise DataError(f"{named}: no document is in these files{''.join(f'; {note}' for note in notes)}. Name "
                             "files with text in them.")

@@ -63,8 +63,8 @@ class TrainingBatches:
 
 def validation_batches(plan: Plan, dataset: Dataset, num_samples: int,
                        device: torch.device) -> dict[tuple[int, int], MicroBatch]:
-    """Return the fixed validation samples as micro-batches, dealt to the pipelines in turn."""
-    size, pipelines = plan.micro_batch_size, len(plan.pipelines)
+    """Return at most so many fixed validation samples as micro-batches, dealt to the pipelines in turn."""
+    size, pipelines, num_samples = plan.micro_batch_size, len(plan.pipelines), dataset.validation_size(num_samples)
     parts = [dataset.validation_samples(first, min(size, num_samples - first))
              for first in range(0, num_samples, size)]
     total = sum(part.counted() for part in parts)

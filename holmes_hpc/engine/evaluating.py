@@ -32,7 +32,8 @@ class Evaluated:
 @torch.no_grad()
 def evaluate(model: StageModule, dataset: Dataset, num_samples: int | None, micro_batch_size: int,
              tell: Callable[[str, int, int], None] = lambda source, done, of: None) -> Iterator[Evaluated]:
-    """Yield the loss on `num_samples` validation samples of each source; `tell` hears how many are done, of how many.
+    """Yield the loss on `num_samples` validation samples of each source, or all that it has; `tell` hears how many are
+    done, of how many.
 
     The samples of a source are those of a validation that has it alone. None: each token of its validation part once.
     """
@@ -41,7 +42,7 @@ def evaluate(model: StageModule, dataset: Dataset, num_samples: int | None, micr
         alone = Dataset((source,), (Fraction(1),), dataset.sequence_length, dataset.vocab_size)
         total, counted = 0.0, 0
         number, samples = (alone.samples_once, alone.sample_once) if num_samples is None else (
-            num_samples, alone.validation_samples)
+            alone.validation_size(num_samples), alone.validation_samples)
         for first in range(0, number, micro_batch_size):
             part = samples(first, min(micro_batch_size, number - first))
             batch = MicroBatch.of(part, 1, device)

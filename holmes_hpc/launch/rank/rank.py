@@ -93,7 +93,8 @@ def _open_data(settings: RankSettings, architecture: Architecture, activity: Act
     data = settings.config.data
     dataset = open_dataset(data, architecture, activity.begin)
     if settings.rank == 0:
-        for remark in dataset.remarks(doubts=not data.check_before_start):  # else it was said before the start
+        for remark in dataset.remarks(doubts=not data.check_before_start,  # else it was said before the start
+                                      validation_samples=settings.config.train.validation_samples):
             say(remark)
     return dataset
 
