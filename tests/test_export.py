@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from benchmarks.export_speed import zeros_checkpoint
 from holmes_hpc import cli
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.checkpoint.entries import Entry
-from holmes_hpc.checkpoint.index import Index, Shard, pack_index, read_index
+from holmes_hpc.checkpoint.index import read_index
 from holmes_hpc.checkpoint.model import model_description
 from holmes_hpc.config.compose import compose
 from holmes_hpc.families.folder import ModelFolder
@@ -208,6 +208,7 @@ def test_memory_holds_pieces_and_not_the_model(tmp_path: Path) -> None:
     model = Architecture.from_config(config.model)
     folder = RunFolder.create(tmp_path, "run", {"config.yaml": "{}"})
     zeros_checkpoint(folder.checkpoints / "step-000001", model)
+    assert read_index(folder.checkpoints / "step-000001").step == 1
     program = ("import resource, sys; from holmes_hpc import cli; import holmes_hpc.checkpoint.exporting; "
                "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; status = cli.run(sys.argv[1:]); "
                "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, file=sys.stderr); sys.exit(status)")
@@ -217,27 +218,3 @@ def test_memory_holds_pieces_and_not_the_model(tmp_path: Path) -> None:
     assert model.parameter_count() * 4 > 0.65 * 2**30
     assert grown_kib < 320 * 2**10
     assert sum(path.stat().st_size for path in (tmp_path / "out").glob("*.safetensors")) > 0.32 * 2**30
-
-
-def zeros_checkpoint(path: Path, model: Architecture) -> None:
-    """Make a checkpoint of zeros whose data file is one hole."""
-    piece = 64 * 2**20
-    path.mkdir(parents=True)
-    shards, begin = [], 0
-    checksums: dict[int, int] = {}
-    for info in model.parameters():
-        row = info.count // info.shape[0] * 4
-        rows = max(1, piece // row)
-        for first in range(0, info.shape[0], rows):
-            count = min(rows, info.shape[0] - first)
-            size = count * row
-            checksums.setdefault(size, zlib.crc32(bytes(size)))
-            rest = (0,) * (len(info.shape) - 1)
-            shards.append(Shard(f"model/{info.name}", info.shape, (first, *rest), (count, *info.shape[1:]), "float32",
-                                "zeros.safetensors", begin, size, checksums[size]))
-            begin += size
-    with (path / "zeros.safetensors").open("wb") as file:
-        file.truncate(begin)
-    index = Index(1, {"zeros.safetensors": begin}, tuple(shards), {"model": model_description(model)})
-    (path / "checkpoint.json").write_text(pack_index(index))
-    assert read_index(path).step == 1
