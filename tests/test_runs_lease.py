@@ -81,16 +81,16 @@ def test_one_that_was_killed_on_another_machine_is_waited_for(tmp_path: Path) ->
 def test_a_process_of_this_machine_that_is_dead_holds_nothing(tmp_path: Path) -> None:
     path = tmp_path / "submitting"
     elsewhere(path, host=os.uname().nodename, pid=2**22 - 1)
-    with held(path):
-        pass
+    with held(path) as ours:
+        assert ours.still_mine()
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"token": 3}', '{"host": []}'])
 def test_damaged_leases_are_over_in_time(tmp_path: Path, content: str) -> None:
     path = tmp_path / "submitting"
     lease_path(path).write_text(content)
-    with held(path, wait_seconds=5):
-        pass
+    with held(path, wait_seconds=5) as ours:
+        assert ours.still_mine()
 
 
 def test_a_sweep_whose_command_was_killed_elsewhere_is_gone_on_with_after_a_while(tmp_path: Path) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch.distributed as dist
+from torch.overrides import TorchFunctionMode
 
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.point_to_point import Transfers
 from holmes_hpc.comm.stepwise import Collective, Lane
+from holmes_hpc.engine import Trainer
 from tests.engine_worlds import train_world
 from tests.strict import backend
 from tests.strict.random_plans import random_plan
@@ -154,3 +157,45 @@ def test_drawn_plans_train_by_all_rules_as_on_gloo(seed: int, tmp_path: Path) ->
     (tmp_path / "gloo").mkdir()
     found = train_strictly(tmp_path / "strict", random_plan(seed), rules)
     assert difference(found, train_world(tmp_path / "gloo", random_plan(seed))) <= RELATIVE
+
+
+class Reads(TorchFunctionMode):
+    """Counts what makes a host wait for its GPU: numbers and copies that leave the device."""
+
+    LEAVING = frozenset({"item", "tolist", "__float__", "__int__", "__bool__", "__index__", "cpu", "numpy", "nonzero"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        if getattr(function, "__name__", "") in self.LEAVING:
+            self.found.append(function.__name__)
+        return function(*arguments, **(named or {}))
+
+
+def counting(reads: dict[str, list[str]], trainer: Trainer) -> None:
+    """Let a trainer count the reads of a step, and those among its actions."""
+    step, run = trainer.step, trainer._executor.run
+
+    def counted(name: str, function: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            with Reads() as mode:
+                result = function(*arguments, **named)
+            reads.setdefault(name, []).extend(mode.found)
+            return result
+        return call
+
+    trainer.step, trainer._executor.run = counted("step", step), counted("actions", run)  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("microbatches", [2, 6])
+def test_the_host_waits_for_the_device_once_a_step(microbatches: int, tmp_path: Path) -> None:
+    layout = [*PIPELINE, "parallel.micro_batch_size=1", f"train.global_batch_size={microbatches}", "train.steps=3"]
+    reads: dict[str, list[str]] = {}
+    world = train_world(tmp_path, layout, before=partial(counting, reads), look=lambda trainer: reads)
+    for rank in world.seen:
+        assert rank["actions"] == []
+        assert rank["step"].count("tolist") == 2 * 3, "norms with the loss, and the reports, which are on the CPU"
+        assert set(rank["step"]) <= {"tolist", "__float__", "__int__"}, "integers are of the data, on the CPU"
+        assert rank["step"].count("__float__") == 3, "the norm's sum over the reports, on the CPU"

@@ -31,8 +31,13 @@ class MicroBatch:
         """Return samples as a micro-batch of a batch in which `total` targets count."""
         counted = samples.counted()
         documents = samples.documents and Documents(samples.documents, samples.tokens.shape[1], device)
-        return cls(samples.tokens.to(device), samples.targets.to(device), counted / total if total else 0.0, counted,
-                   documents or None)
+        return cls(_sent(samples.tokens, device), _sent(samples.targets, device), counted / total if total else 0.0,
+                   counted, documents or None)
+
+
+def _sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor on a device; to a GPU it goes from pinned memory, so that the host need not wait for the copy."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 class TrainingBatches:

@@ -64,8 +64,11 @@ class Executor:
         }
 
     def run(self, actions: Sequence[Action], arriving: Mapping[int, Sequence[Action]],
-            batches: Mapping[tuple[int, int], MicroBatch], timeline: Timeline, *, training: bool = True) -> float:
-        """Run `actions` (without OPTIMIZER) over `batches` and return this rank's share of the mean loss.
+            batches: Mapping[tuple[int, int], MicroBatch], timeline: Timeline, *, training: bool = True
+            ) -> torch.Tensor:
+        """Run `actions` (without OPTIMIZER) over `batches` and return this rank's share of the mean loss, a number.
+
+        The host waits for nothing that a GPU computes, so that it can run ahead.
 
         `arriving` has the receives among them by neighbour, in the order in which it sends.
         """
@@ -85,7 +88,7 @@ class Executor:
                     self._handlers[action.kind](action)
                 queue.after(action)
         self._transfers.finish()
-        return float(self._loss)
+        return self._loss
 
     def _forward(self, action: Action) -> None:
         pipeline, stage, microbatch = place = place_of(action)

@@ -100,14 +100,14 @@ class Gradients:
             raise RuntimeError(f"reduction {index}: buckets {stuck} never got all their gradients")
         self._lane.finish(self._sums[index, flat.buckets[-1].number])
 
-    def local_square_sum(self) -> float:
-        """Return this rank's share of the squared norm: every shard counts on one of the ranks that hold it."""
-        total = 0.0
-        for flat in self.flats:
-            if flat.route.counts:
-                for bucket in flat.buckets:
-                    total += float(torch.linalg.vector_norm(bucket.shard_gradient, dtype=torch.float64)) ** 2
-        return total
+    def local_norms(self) -> list[torch.Tensor]:
+        """Return the float64 norms of this rank's shards, without waiting for them.
+
+        The sum of their squares over all ranks is the squared norm: every shard counts on one of the ranks that hold
+        it.
+        """
+        return [torch.linalg.vector_norm(bucket.shard_gradient, dtype=torch.float64)
+                for flat in self.flats if flat.route.counts for bucket in flat.buckets]
 
     def scale(self, factor: float) -> None:
         """Multiply what this rank updates by `factor`."""

@@ -250,16 +250,20 @@ class Trainer:
         schedule = build_schedule(plan)
         return schedule.actions[rank], arrivals(rank, schedule.actions[rank], lambda peer: schedule.actions[peer])
 
-    def _combine_reports(self, loss: float, exposed_seconds: float) -> tuple[list[RankReport], float]:
-        """Return the reports of all ranks and the global norm of the gradients, in one collective."""
+    def _combine_reports(self, loss: torch.Tensor, exposed_seconds: float) -> tuple[list[RankReport], float]:
+        """Return the reports of all ranks and the global norm of the gradients, in one collective.
+
+        Here the host waits for the device, once.
+        """
         job = self._job
+        own_loss, *norms = torch.stack([loss.double(), *self._gradients.local_norms()]).tolist()
         busy_ethernet, busy_fabric = job.usage.busy_since_last()
-        report = RankReport(loss, self._timeline.receive_wait_seconds(), exposed_seconds, memory_gib(),
+        report = RankReport(own_loss, self._timeline.receive_wait_seconds(), exposed_seconds, memory_gib(),
                             *job.usage.sent_since_last(), stop=float(job.stop_requested()),
                             own_seconds=self._activity.own_seconds(), busy_ethernet=busy_ethernet,
                             busy_fabric=busy_fabric)
         table = torch.zeros(job.plan.world_size, RankReport.length() + 1, dtype=torch.float64)
-        table[job.rank] = torch.tensor([*report.row(), self._gradients.local_square_sum()], dtype=torch.float64)
+        table[job.rank] = torch.tensor([*report.row(), sum(norm**2 for norm in norms)], dtype=torch.float64)
         self._combine(table)
         square_sum = float(table[:, -1].sum())
         norm = math.sqrt(square_sum) if square_sum >= 0 else math.nan
@@ -272,7 +276,7 @@ class Trainer:
         actions = forward_actions(plan, rank, self._validation)
         arriving = arrivals(rank, actions, lambda peer: forward_actions(plan, peer, self._validation))
         share = self._executor.run(actions, arriving, self._validation, Timeline(self._activity), training=False)
-        loss = torch.tensor([share], dtype=torch.float64)
+        loss = share.double().cpu().reshape(1)
         self._combine(loss)
         return float(loss)
 
