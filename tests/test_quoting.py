@@ -64,14 +64,17 @@ def type_of(kind: Any) -> Any:
     return kind.__args__[-1]
 
 
-def planted(base: DictConfig, setting: Setting, value: str) -> DictConfig:
-    """Return the configuration with a value in a setting: as text, or as an item of its list or mapping."""
-    config = base.copy()
-    OmegaConf.set_struct(config, False)
+def plant(config: DictConfig, setting: Setting, value: str) -> None:
+    """Put a value into a setting of an open configuration: as text, or as an item of its list or mapping."""
     kind = str(setting.kind)
     inside: Any = [value] if "list" in kind else {"comment": value} if "dict" in kind else value
     holder, _, name = setting.path.rpartition(".")
     (OmegaConf.select(config, holder) if holder else config)._set_item_impl(name, inside)
+
+
+def opened(base: DictConfig) -> DictConfig:
+    config = base.copy()
+    OmegaConf.set_struct(config, False)
     return config
 
 
@@ -85,11 +88,12 @@ def test_the_schema_has_the_settings_that_this_is_about() -> None:
 
 @pytest.mark.parametrize("path", SETTINGS)
 def test_control_characters_are_refused_in_every_setting_of_text(path: str, base: DictConfig) -> None:
+    config = opened(base)
     for value in CONTROLS:
         if path == "launch.setup" and value.startswith("a\n"):
             continue  # several lines of the script, as it says
         try:
-            config = planted(base, SETTINGS[path], value)
+            plant(config, SETTINGS[path], value)
         except Exception:  # noqa: S112 (what OmegaConf does not even hold)
             continue
         with pytest.raises(ConfigurationError) as caught:
@@ -102,8 +106,7 @@ def test_control_characters_are_refused_in_every_setting_of_text(path: str, base
 def test_they_are_refused_in_keys_and_where_variables_lead(place: dict[str, Any], base: DictConfig,
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOSTILE", "a\x1b[31mb")
-    config = base.copy()
-    OmegaConf.set_struct(config, False)
+    config = opened(base)
     config.merge_with(place)
     with pytest.raises(ConfigurationError, match="control character"):
         check(config)
@@ -126,8 +129,9 @@ def test_no_value_becomes_a_line_or_a_command_of_the_script(path: str, base: Dic
     usual = script_of(base, tmp_path).splitlines()
     line = next(line for line in usual if line.startswith("srun"))
     usual_words = {"apptainer", "exec", "--nv", "python3", *shlex.split(line)}
+    config = opened(base)
     for value in PRINTABLE:
-        config = planted(base, SETTINGS[path], value)
+        plant(config, SETTINGS[path], value)
         try:
             check(config)
             script = script_of(config, tmp_path)
@@ -149,8 +153,7 @@ def test_bash_runs_nothing_of_what_comes_into_the_script(base: DictConfig, tmp_p
     """The lines themselves are run, with a program in srun's place that prints its words."""
     folder = tmp_path / HOSTILE_FOLDER
     folder.mkdir()
-    config = base.copy()
-    OmegaConf.set_struct(config, False)
+    config = opened(base)
     config.launch.setup = ["srun() { printf '%s\\n' \"$@\"; }"]
     config.launch.srun_args = list(PRINTABLE)
     config.launch.python = "$(touch PWNED)"

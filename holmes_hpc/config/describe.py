@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,14 +32,20 @@ class Setting:
         return str(self.metadata.get("help", ""))
 
 
-def settings(schema: Any, path: str = "") -> dict[str, Setting]:
+def settings(schema: Any, path: str = "") -> Mapping[str, Setting]:
     """Return the settings of the dataclass `schema` by name; `path` stands before their names."""
+    return _kept_settings(schema, path)
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept_settings(schema: Any, path: str) -> Mapping[str, Setting]:
+    """Return the settings, once for each schema and path: resolving annotations is a tenth of composing."""
     hints = typing.get_type_hints(schema)
     found = {}
     for field in dataclasses.fields(schema):
         kind, optional = _strip_none(hints[field.name])
         found[field.name] = Setting(f"{path}{field.name}", kind, optional, field.metadata)
-    return found
+    return types.MappingProxyType(found)
 
 
 def item_schema(kind: Any) -> Any:
