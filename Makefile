@@ -2,6 +2,8 @@
 SHELL := bash
 PY := .venv/bin/python
 export OMP_NUM_THREADS := 1
+# Hundreds of the tests' commands would each compile all that they import.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help train quick test test-long bench lint
 .DEFAULT_GOAL := help
@@ -25,7 +27,7 @@ train: .venv/prepared
 
 # Many tests wait more than they compute, so there are more of them at once than two cores. Those that are left are
 # shared out again at the end: no long file holds up the rest.
-JOBS := 3
+JOBS := 4
 PYTEST := $(PY) -m pytest -n $(JOBS) --dist worksteal
 
 quick: .venv/prepared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -27,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.set_threshold(50_000, 20, 20)  # what is imported is large, and looking through it takes a tenth of composing
     fuzzing.times_as_many = config.getoption("--examples-times")
     is_worker_or_alone = hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
     if config.getoption("--costs") and is_worker_or_alone:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -222,6 +223,7 @@ def test_a_part_that_nobody_wrote_is_missed(tmp_path):
         fill(path, read_index(path), [Entry("model/matrix", (9, 10), (0, 0), (7, 10), torch.zeros(7, 10))])
 
 
+@functools.cache
 def architecture(*overrides):
     small = ["+cluster=mixed", "model.num_layers=2", "model.hidden_size=16", "model.num_heads=2",
              "model.sequence_length=8"]

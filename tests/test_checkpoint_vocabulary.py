@@ -23,7 +23,7 @@ def checkpoint(world: World, step: int) -> Path:
     return world.folder.checkpoints / f"step-{step:06d}"
 
 
-@pytest.mark.parametrize("tied", [[], [UNTIED]], ids=["tied", "untied"])
+@pytest.mark.parametrize("tied", [[], pytest.param([UNTIED], marks=pytest.mark.long)], ids=["tied", "untied"])
 def test_a_checkpoint_of_an_odd_vocabulary_goes_to_tensor_ranks_and_back(tied: list[str], tmp_path: Path) -> None:
     """From one process to two ranks, from those to four, and back to one: the curve is the uninterrupted one's."""
     whole = train_world(tmp_path, [*ONE, *COMMON, *tied])

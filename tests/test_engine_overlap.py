@@ -203,7 +203,7 @@ def test_rectangles_of_a_flat_range() -> None:
 TOLERANCES = {"bfloat16": ((2e-4, 2e-3), (1.5e-3, 1.2e-2)), "float16": ((3e-5, 3e-4), (1.5e-4, 2e-3))}
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize("precision", ["bfloat16", pytest.param("float16", marks=pytest.mark.long)])
 def test_low_precision_follows_float32(precision: str, tmp_path: Path, trained: Worlds) -> None:
     options = ["train.steps=8", "optimizer.warmup_steps=5", "model.hidden_size=32", "model.sequence_length=32"]
     low = [*options, f"train.precision={precision}"]

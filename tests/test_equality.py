@@ -205,12 +205,23 @@ FAMILY_LAYOUTS = {
 LESS_SPECIAL = ("neox-tp2", "olmo2-tp2-pp2-sequence-zero-bubble", "llama3-pp2-dp2")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long if name in LESS_SPECIAL else ())
-                                  for name in FAMILY_LAYOUTS])
-def test_what_families_have_trains_as_one_process(name: str, tmp_path: Path, references: References) -> None:
-    expected = reference_of(FAMILY_LAYOUTS[name], references, tmp_path, LONG)
-    found = train_world(tmp_path, [*COMMON, *FAMILY_LAYOUTS[name], *LONG]).rows
-    assert_as_one_process(found, expected, LONG_STEPS)
+def in_courses(layouts: dict[str, list[str]], long: Container[str] = ()) -> pytest.MarkDecorator:
+    """A few steps each day, and 20 in the long tests, where those of `long` are alone; SGD learns only in 20."""
+    cases = []
+    for name, layout in layouts.items():
+        learns_late = "optimizer=sgd" in layout
+        if not learns_late and name not in long:
+            cases.append(pytest.param(name, SHORT, STEPS, id=f"{name}-short"))
+        cases.append(pytest.param(name, LONG, LONG_STEPS, id=f"{name}-long",
+                                  marks=() if learns_late and name not in long else pytest.mark.long))
+    return pytest.mark.parametrize(("name", "course", "steps"), cases)
+
+
+@in_courses(FAMILY_LAYOUTS, LESS_SPECIAL)
+def test_what_families_have_trains_as_one_process(name: str, course: list[str], steps: int, tmp_path: Path,
+                                                  references: References) -> None:
+    expected = reference_of(FAMILY_LAYOUTS[name], references, tmp_path, course)
+    assert_as_one_process(train_world(tmp_path, [*COMMON, *FAMILY_LAYOUTS[name], *course]).rows, expected, steps)
 
 
 ODD = ["model.vocab_size=259", *SMALL]
@@ -227,9 +238,7 @@ ODD_LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize(("course", "steps"), [
-    (SHORT, STEPS), pytest.param(LONG, LONG_STEPS, marks=pytest.mark.long)], ids=["short", "long"])
-@pytest.mark.parametrize("name", ODD_LAYOUTS)
+@in_courses(ODD_LAYOUTS)
 def test_a_vocabulary_that_does_not_divide_trains_as_one_process(name: str, course: list[str], steps: int,
                                                                  tmp_path: Path, references: References) -> None:
     layout = [*ODD, *ODD_LAYOUTS[name]]
@@ -266,14 +275,13 @@ def masked_data(folder: Path, packing: str) -> list[str]:
     return ["data=tokens", f"data.path={path}", f"data.packing={packing}", "model.vocab_size=64"]
 
 
-@pytest.mark.parametrize("name", MASKED_LAYOUTS)
-def test_the_mean_is_over_tokens_that_count(name: str, tmp_path: Path, references: References) -> None:
+@in_courses(MASKED_LAYOUTS)
+def test_the_mean_is_over_tokens_that_count(name: str, course: list[str], steps: int, tmp_path: Path) -> None:
     data = masked_data(tmp_path, PACKED[name])
     layout = [*SMALL, *MASKED_LAYOUTS[name]]
     known: References = {}
-    expected = reference_of(layout, known, tmp_path, [*data, *LONG])
-    found = train_world(tmp_path, [*COMMON, *layout, *data, *LONG]).rows
-    assert_as_one_process(found, expected, LONG_STEPS)
+    expected = reference_of(layout, known, tmp_path, [*data, *course])
+    assert_as_one_process(train_world(tmp_path, [*COMMON, *layout, *data, *course]).rows, expected, steps)
 
 
 def conversations(folder: Path) -> list[str]:

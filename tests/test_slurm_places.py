@@ -48,8 +48,8 @@ def test_srun_with_colons_starts_the_ranks(slurm: SlurmCluster) -> None:
 @pytest.mark.parametrize(("allocation", "cluster", "where"), [
     pytest.param("salloc -p ib -N2", "two", ["ib-1", "ib-2"], marks=pytest.mark.long),
     ("salloc -p ib -N1 : -p roce -N1", "pair", ["ib-1", "roce-1"]),
-    (f"{shlex.join([sys.executable, '-c', _PTY])} srun -p ib -N2 --ntasks-per-node=1 --pty {_FIRST_TASK}", "two",
-     ["ib-1", "ib-2"]),
+    pytest.param(f"{shlex.join([sys.executable, '-c', _PTY])} srun -p ib -N2 --ntasks-per-node=1 --pty {_FIRST_TASK}",
+                 "two", ["ib-1", "ib-2"], marks=pytest.mark.long),
     pytest.param("salloc -p ib -N2 srun -N1 -n1", "two", ["ib-1", "ib-2"], marks=pytest.mark.long),
 ], ids=["salloc", "salloc of two components", "srun --pty", "a notebook's step"])
 def test_inside_an_allocation_one_step_is_started(slurm: SlurmCluster, allocation: str, cluster: str,

@@ -91,6 +91,7 @@ def test_cancelled_component_ends_the_job_and_keeps_its_state(make_slurm: MakeSl
     job.wait_until_gone()
 
 
+@pytest.mark.long
 def test_cancelled_job_saves_and_leaves_no_process(make_slurm: MakeSlurm) -> None:
     slurm = make_slurm(ib_nodes=1, roce_nodes=1, **SLOW, kill_wait_seconds=20)
     job = SubmittedJob(slurm, ENDLESS)
@@ -149,6 +150,7 @@ def test_a1_without_requeue_or_scontrol_the_state_is_kept_and_the_way_on_is_said
         job.wait_until_gone()
 
 
+@pytest.mark.long
 def test_a4_job_that_comes_to_its_time_limit_is_queued_again(make_slurm: MakeSlurm) -> None:
     slurm = make_slurm(ib_nodes=1, roce_nodes=1, **SLOW)
     job = SubmittedJob(slurm, [*ENDLESS, *(f"cluster.partitions.{label}.time_limit=10" for label in ("ib", "roce")),

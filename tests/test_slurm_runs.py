@@ -84,6 +84,7 @@ def test_refused_job_shows_slurms_own_words(slurm: SlurmCluster) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_uneven_tasks_and_unequal_components(make_slurm: MakeSlurm) -> None:
     slurm = make_slurm(ib_nodes=2, roce_nodes=1)
     done = holmes(slurm, "train", ["+cluster=mixed", "parallel=holmes", *TINY, "cluster.partitions.ib.nodes=2",
