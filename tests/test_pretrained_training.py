@@ -24,7 +24,7 @@ from tests.test_equality import (
     uniform,
 )
 
-STEPS, SHORT_STEPS = 20, 5
+STEPS, SHORT_STEPS = 20, 8
 COMMON = ["train.global_batch_size=12", "train.validate_every=0", "train.validation_samples=4",
           "train.timeline_every=0", "parallel.micro_batch_size=3", "optimizer.clip_grad_norm=0.5",
           "parallel.bucket_mib=0.05", "optimizer.warmup_steps=2", "model.sequence_length=32"]
@@ -66,7 +66,8 @@ def test_a_published_model_trains_as_in_one_process(
         name: str, layout: str, tmp_path: Path, folders: dict[str, Path], references: References,
         tmp_path_factory: pytest.TempPathFactory) -> None:
     steps = STEPS if layout == MANY_STEPS or (name, layout) in DAILY else SHORT_STEPS
-    options = [*COMMON, f"model.from_pretrained={folder_of(name, folders, tmp_path_factory)}", f"train.steps={steps}"]
+    options = [*COMMON, f"model.from_pretrained={folder_of(name, folders, tmp_path_factory)}", f"train.steps={steps}",
+               f"optimizer.decay_steps={STEPS}"]
     if (name, str(steps)) not in references:
         references[name, str(steps)] = train_world(tmp_path, [*options, *ONE]).rows
     found = train_world(tmp_path, [*options, *LAYOUTS[layout]]).rows

@@ -225,12 +225,18 @@ def test_another_cluster_of_the_site_is_named_once_for_the_whole_job(tmp_path: P
 
 @pytest.fixture
 def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program `sbatch` that writes down its environment and answers as told by the file `answer`."""
+    """A program `sbatch` that writes down its environment and answers as told by the file `answer`.
+
+    What else asks Slurm may not, and is told so at once: the machine's own programs would wait for a controller.
+    """
     folder = tmp_path / "bin"
     folder.mkdir()
     program = folder / "sbatch"
     program.write_text(f'#!/bin/sh\nenv > {tmp_path}/environment\n. {tmp_path}/answer\n')
-    program.chmod(0o755)
+    for name in ("scontrol", "sinfo"):
+        (folder / name).write_text("#!/bin/sh\necho 'error: Access/permission denied' >&2\nexit 1\n")
+    for each in folder.iterdir():
+        each.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     return tmp_path / "answer"
 
