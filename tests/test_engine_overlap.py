@@ -99,7 +99,8 @@ def alone_like(layout: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.long if name in ("dp2", "three-beside-one") else ()) for name in LAYOUTS])
+    pytest.param(name, marks=pytest.mark.long if name in ("dp2", "pp2-dp2-tied", "three-beside-one") else ())
+    for name in LAYOUTS])
 def test_overlap_changes_no_bit_and_sharding_only_rounding(name: str, tmp_path: Path, trained: Worlds) -> None:
     layout = LAYOUTS[name]
     alone, on = trained(alone_like(layout)), trained(layout)

@@ -131,7 +131,7 @@ SMALL = [*LONG, "train.global_batch_size=4", "cluster.partitions.ib.gpus_per_nod
          "cluster.partitions.roce.gpus_per_node=1", "train.timeout_seconds=4"]
 
 
-@pytest.mark.parametrize("stopped", [(3,), (0, 1, 2)], ids=["one", "all-but-one"])
+@pytest.mark.parametrize("stopped", [(3,), pytest.param((0, 1, 2), marks=pytest.mark.long)], ids=["one", "all-but-one"])
 def test_stopped_ranks_end_the_run_and_are_named(tmp_path: Path, stopped: tuple[int, ...]) -> None:
     run = Running(tmp_path, SMALL)
     try:

@@ -110,7 +110,6 @@ def test_any_cluster_gets_a_sound_plan_or_a_reason(ib: int, roce: int, gpus: int
         assert "global_batch_size" in str(refusal) or "pipeline" in str(refusal)
         return
     check(made, overrides)
-    assert make(*overrides) == made
 
 
 def test_planning_a_small_cluster_simulates_little(monkeypatch: pytest.MonkeyPatch) -> None:

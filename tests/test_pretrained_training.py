@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +39,8 @@ LAYOUTS = {
     "data": [*uniform(1, 2), HOLMES, "parallel.pipeline=1", "optimizer.sharded=true"],
 }
 DAILY = {("gpt2", "tensor"), ("gemma2", "pipeline"), ("phi3", "unlike-pipelines"), ("neox", "tensor-sequence-pipeline")}
-"""Of every layout and family one; all features train under other layouts in `tests/test_equality.py`."""
+"""Of every layout and family one, and these in the long tests for many steps too; all features train under other
+layouts in `tests/test_equality.py`."""
 MANY_STEPS = "unlike-pipelines"
 """The layout in which every family trains for long: it has tensor ranks, stages and pipelines of unlike splits."""
 
@@ -59,13 +62,21 @@ def folder_of(name: str, folders: dict[str, Path], factory: pytest.TempPathFacto
     return folders[name]
 
 
-@pytest.mark.parametrize(("name", "layout"), [
-    pytest.param(name, layout, marks=() if (name, layout) in DAILY else pytest.mark.long)
-    for name in MODELS for layout in LAYOUTS])
+def cases() -> Iterator[Any]:
+    for name in MODELS:
+        for layout in LAYOUTS:
+            daily = (name, layout) in DAILY
+            if layout != MANY_STEPS or daily:
+                yield pytest.param(name, layout, SHORT_STEPS, id=f"{name}-{layout}",
+                                   marks=() if daily else pytest.mark.long)
+            if layout == MANY_STEPS or daily:
+                yield pytest.param(name, layout, STEPS, id=f"{name}-{layout}-long", marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize(("name", "layout", "steps"), list(cases()))
 def test_a_published_model_trains_as_in_one_process(
-        name: str, layout: str, tmp_path: Path, folders: dict[str, Path], references: References,
+        name: str, layout: str, steps: int, tmp_path: Path, folders: dict[str, Path], references: References,
         tmp_path_factory: pytest.TempPathFactory) -> None:
-    steps = STEPS if layout == MANY_STEPS or (name, layout) in DAILY else SHORT_STEPS
     options = [*COMMON, f"model.from_pretrained={folder_of(name, folders, tmp_path_factory)}", f"train.steps={steps}",
                f"optimizer.decay_steps={STEPS}"]
     if (name, str(steps)) not in references:

@@ -137,6 +137,7 @@ def wait_for_tasks(slurm: SlurmCluster, job: int) -> None:
     slurm.run("until [ -e ready.0 ] && [ -e ready.1 ]; do sleep 0.05; done", timeout_seconds=30)
 
 
+@pytest.mark.long
 def test_an_urgent_job_preempts_after_a_signal_and_the_job_is_requeued(slurm: SlurmCluster) -> None:
     job = slurm.sbatch(RESTARTS, "--partition=ib", "--nodes=2", "--output=preempted.out", "--open-mode=append",
                        "--signal=USR1@60", "--exclusive")
@@ -151,6 +152,7 @@ def test_an_urgent_job_preempts_after_a_signal_and_the_job_is_requeued(slurm: Sl
     assert output.splitlines()[-1] == "start 1"
 
 
+@pytest.mark.long
 def test_a_node_that_dies_ends_its_job_and_comes_back(slurm: SlurmCluster) -> None:
     job = slurm.sbatch(RESTARTS, "--partition=roce", "--nodes=2", "--output=died.out", "--open-mode=append")
     wait_for_tasks(slurm, job)
@@ -164,6 +166,7 @@ def test_a_node_that_dies_ends_its_job_and_comes_back(slurm: SlurmCluster) -> No
     assert output[-1] == "start 1"
 
 
+@pytest.mark.long
 def test_two_clusters_stand_side_by_side(make_slurm: MakeSlurm) -> None:
     first, second = make_slurm(), make_slurm(ib_nodes=1, roce_nodes=1)
     job = first.sbatch("sleep 600", "--partition=mixed", "--nodes=4", "--output=/dev/null")
@@ -182,7 +185,7 @@ def _descendants(pid: int) -> set[int]:
 
 
 @pytest.mark.slurm
-@pytest.mark.parametrize("victim", ["keeper", "mid"])
+@pytest.mark.parametrize("victim", ["keeper", pytest.param("mid", marks=pytest.mark.long)])
 def test_kill_9_leaves_no_process_and_no_mount(tmp_path: Path, victim: str) -> None:
     reason = unavailable_reason(ClusterSettings())
     if reason:
