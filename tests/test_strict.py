@@ -199,3 +199,14 @@ def test_the_host_waits_for_the_device_once_a_step(microbatches: int, tmp_path: 
         assert rank["step"].count("tolist") == 2 * 3, "norms with the loss, and the reports, which are on the CPU"
         assert set(rank["step"]) <= {"tolist", "__float__", "__int__"}, "integers are of the data, on the CPU"
         assert rank["step"].count("__float__") == 3, "the norm's sum over the reports, on the CPU"
+
+
+@pytest.mark.parametrize(("devices", "said"), [
+    ((("bus 1", "GPU-a"), ("bus 1", "GPU-a")), r"ranks 0, 1 on node .* have the same GPU: .*--gpu-bind"),
+    ((("bus 1", "MIG-a"), ("bus 1", "MIG-b")), r"ranks 0, 1 on node .* have slices \(MIG\) of one GPU"),
+])
+def test_ranks_that_share_a_gpu_are_named(devices: Any, said: str, tmp_path: Path) -> None:
+    one_node = [*uniform(1, 2), HOLMES, UNTIED, "train.steps=1"]
+    with pytest.raises(StrictError, match=f"ConfigurationError: {said}"):
+        train_strictly(tmp_path / "one", one_node, Rules(devices=devices))
+    assert train_strictly(tmp_path / "two", DATA, Rules(devices=devices)).rows, "another node has another bus 1"

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
+from holmes_hpc.comm.devices import DeviceName
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.values.backend_kinds import BACKEND_KINDS, preferred_backends
@@ -62,6 +63,9 @@ class Backend(Protocol):
         self, ranks: tuple[int, ...], kind: str, network: str, timeout: timedelta
     ) -> ProcessGroup | None:
         """Make one group; every rank of the world calls it. Returns None on ranks outside the group."""
+
+    def device_name(self) -> DeviceName | None:
+        """Return what the driver calls the device that its tensors lie on; None where ranks may share it."""
 
     def describe(self, network: str) -> str:
         """Return the words for messages: what carries `network` here."""

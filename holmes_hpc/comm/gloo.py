@@ -136,6 +136,9 @@ class GlooBackend:
         )
         return group if is_member else None
 
+    def device_name(self) -> None:
+        """Return nothing: ranks share the cores of a node."""
+
     def describe(self, network: str) -> str:
         """Return the words for messages: which interface carries `network` here."""
         return f"interface {self.networks.interfaces.get(network, 'none')}"

@@ -13,6 +13,7 @@ from torch.distributed import ProcessGroup, Store, Work
 
 from holmes_hpc.comm.activity import Activity
 from holmes_hpc.comm.backends import Backend, RankNode, open_backend
+from holmes_hpc.comm.devices import check_devices
 from holmes_hpc.comm.gloo import open_backend as open_gloo
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.comm.warm_up import warm_up, warm_up_edge
@@ -180,6 +181,8 @@ def connect(
         world = gloo.start_world(store, rank, world_size, plan.groups[0].network, start)
         dist.all_reduce(torch.zeros(1), group=world)
         gloo.set_timeout(world, train)
+        if (name := maker.device_name()) is not None:
+            check_devices(plan, rank, name, world)
     communicator = Communicator(plan, rank, world, maker, train, activity)
     done = 1
     report(done, total, _short(plan.groups[0]))

@@ -17,6 +17,7 @@ from torch.distributed import ProcessGroup
 
 from holmes_hpc.cluster.nccl import NET_NAMES, check_environment, node_environment
 from holmes_hpc.comm.backends import Abilities, RankNode
+from holmes_hpc.comm.devices import DeviceName, gpu_name
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.values.backend_kinds import NCCL
 
@@ -116,6 +117,10 @@ class NcclBackend:
             **order,
         )
         return group if dist.get_rank() in ranks else None
+
+    def device_name(self) -> DeviceName:
+        """Return what the driver calls this rank's GPU."""
+        return gpu_name(self.device)
 
     def describe(self, network: str) -> str:
         """Return the words for messages: what NCCL was told for `network` here."""

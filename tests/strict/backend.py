@@ -17,6 +17,7 @@ from torch.distributed import ProcessGroup
 
 from holmes_hpc.comm import backends, nccl
 from holmes_hpc.comm.backends import RankNode
+from holmes_hpc.comm.devices import DeviceName
 from holmes_hpc.comm.gloo import GlooBackend
 from holmes_hpc.values.backend_kinds import BACKEND_KINDS, BackendKind
 from tests.strict.communicator import Communicator
@@ -62,6 +63,11 @@ class StrictBackend:
             list(ranks), backend=NAME, timeout=timeout, group_desc=f"{kind} on {network}",
             pg_options=self._gloo._options(network, 1, timeout) if member else None, **order)
         return group if member else None
+
+    def device_name(self) -> DeviceName | None:
+        """Return the GPU that the rules give this rank."""
+        names = self._rules.devices
+        return DeviceName(*names[dist.get_rank()]) if names else None
 
     def describe(self, network: str) -> str:
         """Return the words for messages."""

@@ -23,7 +23,8 @@ class Rules:
     `seen`: the probability with which a poll sees that an operation is over, since a host that runs ahead sees it late.
     `jitter_seconds`: operations start up to so much later, drawn by `seed`. `stall_seconds` without any progress are a
     deadlock. `abort`: the process then ends by SIGABRT, as by NCCL's watchdog.
-    `one_group_an_edge`: as if messages both ways of an edge shared a communicator.
+    `one_group_an_edge`: as if messages both ways of an edge shared a communicator. `devices`: what the driver calls
+    each rank's card and part of it.
     """
 
     queues: int = 0
@@ -36,3 +37,4 @@ class Rules:
     stall_seconds: float = 20.0
     abort: bool = False
     one_group_an_edge: bool = False
+    devices: tuple[tuple[str, str], ...] = ()
