@@ -10,6 +10,7 @@ from pathlib import Path
 from holmes_hpc.cluster.calibrated import CalibratedGpu
 from holmes_hpc.config.folders import user_folder
 from holmes_hpc.errors import ConfigurationError, HolmesError
+from holmes_hpc.paths import check_output
 from holmes_hpc.planner.calibration import FinishedRun, calibrate, read_run, step_with, write_calibrated
 from holmes_hpc.program import report, run_program
 from holmes_hpc.runs import read_result
@@ -51,6 +52,7 @@ def _is_emulated(run: FinishedRun) -> bool:
 
 
 def _write(path: Path, found: Sequence[CalibratedGpu], runs: Sequence[FinishedRun]) -> None:
+    check_output(path, "--output")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_calibrated(path, found, runs)

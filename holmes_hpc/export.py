@@ -20,6 +20,7 @@ from holmes_hpc.runs.find import find_run
 KEPT = "pretrained"
 DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_SHARD_GIB = 5.0
+_LEAST_SHARD_GIB, _MOST_SHARD_GIB = 1e-6, 1e9
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,8 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _export(arguments: argparse.Namespace) -> int:
     from holmes_hpc.checkpoint.exporting import Export, write_export
 
-    if not arguments.max_shard_gib > 0:
-        raise ConfigurationError(f"--max-shard-gib {arguments.max_shard_gib:g}: expected a number above 0.")
+    if not _LEAST_SHARD_GIB <= arguments.max_shard_gib <= _MOST_SHARD_GIB:
+        raise ConfigurationError(f"--max-shard-gib {arguments.max_shard_gib:g}: expected a number from "
+                                 f"{_LEAST_SHARD_GIB:g} up to {_MOST_SHARD_GIB:g}.")
     path, index = _checkpoint(arguments.run, arguments.step, arguments.folder)
     architecture = _architecture(index)
     kept = path.parent.parent / KEPT

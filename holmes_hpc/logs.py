@@ -46,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(arguments: argparse.Namespace, folder: RunFolder) -> int:
+    if arguments.lines is not None and arguments.lines < 0:
+        raise ConfigurationError(f"--lines {arguments.lines}: expected a whole number from 0")
     wanted = [folder.logs / name for name in _MAIN_LOGS]
     if arguments.rank is not None:
         wanted = [folder.log_path(arguments.rank)]

@@ -63,6 +63,19 @@ def is_listed(folder: Path, setting: str = "") -> bool:
     return True
 
 
+def check_output(path: Path, option: str) -> None:
+    """Check that a file may be made at `path`, or put in the place of a file that is there.
+
+    `option` is what the path was given by. Raises ConfigurationError for what is no regular file: a device or a pipe
+    that a file took the place of would be gone for everybody.
+    """
+    if not path.name:
+        raise ConfigurationError(f"{option} {path}: it names no file; name one")
+    if (is_there(path, option) and not is_file(path, option)) or path.absolute().parent == Path("/dev"):
+        raise ConfigurationError(f"{option} {path}: it is no regular file, and none is put in its place; name "
+                                 "a new file")
+
+
 def try_to_write(path: Path, size_bytes: int) -> None:
     """Write and remove a nameless file in the folder `path`, or in the nearest one above it that exists.
 

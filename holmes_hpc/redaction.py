@@ -50,7 +50,7 @@ _HEADER = re.compile(r"""(?i)((?<![\w-])[\w-]{0,80}?(?:authorization|api-key|coo
 _AFTER = re.compile(rf"(?im)(\bbearer[ \t]+|(?<![\w-])-u[ \t]*(?=[^\s:]+:[^\s:])|--(?:proxy-)?user[ \t=]+(?=\S+:)"
                     rf"|\blogin[ \t]+\S+[ \t]+password[ \t]+"
                     rf"|<<<[ \t]*|\bsecret_access_key[ \t]+|^[ \t]*password[ \t]+(?!is\b|[:=])"
-                    rf"|\b(?:password|passwd|passphrase):[ \t]+|(?<![\w-])-?pass(?:in|out)?[ \t=]+(?=pass:)"
+                    rf"|(?<![\w/])(?:password|passwd|passphrase):[ \t]+|(?<![\w-])-?pass(?:in|out)?[ \t=]+(?=pass:)"
                     rf"|\bapi[ _-]?key[ \t:]+(?=\S*[0-9])){_WORD}")
 _PIPED = re.compile(r"(\b(?:echo|printf)[ \t]+)[^\n|;&>]{1,400}+(?=\|[^\n;]{0,400}(?:\blogin\b|-stdin\b|-fd\b"
                     r"|\bsudo[ \t]+-S|\b(?:kinit|su|cryptsetup)\b|--with-token"

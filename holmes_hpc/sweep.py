@@ -14,6 +14,8 @@ from holmes_hpc.paths import is_listed
 from holmes_hpc.program import report, run_program
 from holmes_hpc.runs.sweeps import sweep_named
 
+_MOST_SECONDS = 1e9
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 1 where a run of the sweep failed."""
@@ -47,6 +49,9 @@ def _resume(arguments: argparse.Namespace) -> int:
         raise ConfigurationError(f"{arguments.sweep} holds no sweep that was submitted to Slurm; name its folder, such "
                                  "as runs/sweeps/20261130-120000-ab12")
     if arguments.only_waiting is not None:
+        if not 0 <= arguments.only_waiting <= _MOST_SECONDS:
+            raise ConfigurationError(f"--only-waiting {arguments.only_waiting:g}: expected seconds from 0 up to "
+                                     f"{_MOST_SECONDS:g}")
         submit_what_waits(found.place, arguments.only_waiting)
         return 0
     with lasting_output():

@@ -13,6 +13,7 @@ from holmes_hpc.config.schema import SPECIAL_TOKENS
 from holmes_hpc.data.parts import make_tokens, parts_folder
 from holmes_hpc.data.settings import SourceSettings
 from holmes_hpc.errors import ConfigurationError, DataError, HolmesError
+from holmes_hpc.paths import check_output
 from holmes_hpc.program import report, run_program
 from holmes_hpc.values.packings import FORMATS
 from holmes_hpc.words import counted
@@ -66,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 def _tokenize(arguments: argparse.Namespace) -> int:
     if arguments.processes < 1:
         raise ConfigurationError(f"--processes {arguments.processes}: at least 1 is needed.")
+    check_output(arguments.output, "OUT")
     kind = "chat" if arguments.chat else "text"
     if arguments.chat and not arguments.tokenizer:
         raise ConfigurationError("--chat needs --tokenizer: the folder of the model whose tokenizer and chat template "

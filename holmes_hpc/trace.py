@@ -12,6 +12,7 @@ from typing import Any
 from holmes_hpc.config.folders import default_runs_folder
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.foreign import parse_object, read_text
+from holmes_hpc.paths import check_output
 from holmes_hpc.program import report, run_program
 from holmes_hpc.runs.files import write_text_atomic
 from holmes_hpc.runs.find import find_run
@@ -50,6 +51,7 @@ def _trace(arguments: argparse.Namespace) -> int:
     events = list(trace_events(plan, {rank: [row for row in found if row["step"] == step]
                                       for rank, found in rows.items()}))
     target = arguments.to or run.path / f"trace-step-{step}.json"
+    check_output(target, "--to")
     write_text_atomic(target, json.dumps({"traceEvents": events, "displayTimeUnit": "ms",
                                           "otherData": {"run": str(run.path), "step": step}}))
     sys.stdout.write(f"{target}: step {step}, {len(events)} events of {plan.world_size} ranks; open it in "

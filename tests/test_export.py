@@ -174,7 +174,8 @@ def test_what_cannot_be_exported_says_why_and_leaves_nothing(
         assert sorted(tmp_path.iterdir()) == before
 
     refused(2, "--step", "7", says="has no checkpoint of it; it has step-000005")
-    refused(2, "--max-shard-gib", "0", says="--max-shard-gib 0")
+    for number in ("0", "-1", "nan", "inf", "1e-300"):
+        refused(2, "--max-shard-gib", number, says=f"--max-shard-gib {number}: expected a number from 1e-06 up to")
     refused(2, "--dtype", "int8", says="invalid choice")
     assert export(run, tmp_path / "model") == 2
     assert "is there already" in capsys.readouterr().err

@@ -44,6 +44,11 @@ def test_the_last_lines_are_those_of_the_whole(run: RunFolder, capsys: pytest.Ca
         assert shown(run, capsys, "--lines", str(lines)) == "".join(expected), lines
 
 
+def test_fewer_lines_than_none_are_refused(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert logs.main([str(run.path), "--lines", "-3"]) == 2
+    assert "--lines -3: expected a whole number from 0" in capsys.readouterr().err
+
+
 def test_a_log_larger_than_memory_is_shown_from_its_end(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     huge(run.log_path(0), b"\nlast but one\nlast\n")
     assert shown(run, capsys, "--lines", "2") == "last but one\nlast\n"

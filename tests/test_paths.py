@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import runpy
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch import train
 from holmes_hpc.launch.here.resume import resolve_resume
+from holmes_hpc.paths import check_output
 from holmes_hpc.runs.place import check_place
 from tests.run_folders import make_run, metric
 from tests.runs_for_tests import ROOT, environment, open_to_all, ordinary_user
@@ -46,6 +49,40 @@ def make_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dic
              "Too many levels of symbolic links": tmp_path / "round"}
     with ordinary_user():
         yield found
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "link to a pipe", "socket"])
+def test_no_file_is_put_in_the_place_of_what_is_none(kind: str, tmp_path: Path,
+                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    """As root `holmes tokenize /dev/null x` left a file there, for everybody on the machine."""
+    path, text = tmp_path / "there", tmp_path / "a.txt"
+    text.write_text("words\n")
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(path))
+    elif kind == "device":
+        path = Path("/dev/none of ours")
+    else:
+        os.mkfifo(tmp_path / "pipe")
+        path = tmp_path / "pipe" if kind == "pipe" else path
+        if kind == "link to a pipe":
+            path.symlink_to(tmp_path / "pipe")
+    before = os.lstat(path) if kind != "device" else None
+    assert cli.run(["tokenize", str(path), str(text)]) == 2
+    message = capsys.readouterr().err
+    assert f"OUT {path}: it is no regular file" in message and "Traceback" not in message
+    for option in ("--to", "--output"):
+        with pytest.raises(ConfigurationError, match=f"{option} .*no regular file"):
+            check_output(path, option)
+    assert (os.lstat(path) if path.exists() else None) == before
+
+
+def test_a_name_that_is_none_is_refused_for_a_file_to_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("", ".", "/"):
+        assert cli.run(["tokenize", name, "a.txt"]) == 2
+        assert "it names no file" in capsys.readouterr().err
 
 
 FACTS = ["Permission denied", "File name too long", "Too many levels of symbolic links"]

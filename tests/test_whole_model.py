@@ -118,6 +118,15 @@ def test_top_p_draws_among_the_likeliest_alone():
         assert {_drawn(logits, 1.0, top_p, generator) for _ in range(200)} == expected
 
 
+@pytest.mark.parametrize(("temperature", "top_p"), [(1e-300, 1.0), (5e-324, 0.5), (1e-7, 1.0), (1.0, 1e-300),
+                                                    (1.0, 5e-324), (100.0, 1e-30)])
+def test_hardly_any_temperature_or_share_takes_the_likeliest(temperature, top_p):
+    generator = torch.Generator().manual_seed(0)
+    for scale in (1.0, 1e4):
+        logits = torch.tensor([0.1, 0.4, 0.2, 0.3]).log() * scale
+        assert {_drawn(logits, temperature, top_p, generator) for _ in range(20)} == {1}
+
+
 @pytest.mark.parametrize(("command", "words", "fact"), [
     (evaluate, ["nowhere"], "no run has this folder"),
     (evaluate, ["RUN", "--step", "3"], "has no step-000003; its checkpoints: step-000004, step-000002"),

@@ -14,6 +14,7 @@ from holmes_hpc.data.text import TextRecipe, spelled_in_words, text_files, token
 from holmes_hpc.data.token_file import SUFFIX, TokenFileWriter
 from holmes_hpc.data.tokenizer import load_tokenizer
 from holmes_hpc.errors import DataError, HolmesError
+from holmes_hpc.paths import check_output
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ def write_text(output: Path, inputs: Sequence[Path], *, pattern: str = "*.txt", 
     spells one, `text` or `control`, and a line that it happened. Raises ConfigurationError when that package is
     missing, DataError for text or a tokenizer that cannot be used and for an output that cannot be written.
     """
+    check_output(output, "output")
     loaded = load_tokenizer(tokenizer, end_of_document, "--tokenizer", "--end-of-document",
                             control=special_tokens == "control")
     try:

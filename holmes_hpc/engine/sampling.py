@@ -11,6 +11,9 @@ from torch.nn import functional
 from holmes_hpc.model import StageModule
 from holmes_hpc.model.attention import Core, attend
 
+_COLDEST = 1e-6
+"""Logits over less than this are beyond float32, and nothing but the likeliest is drawn long before."""
+
 
 class KeyValueCache:
     """Keys and values of the tokens so far, by layer: a new token is computed alone and attends to all of them."""
@@ -45,9 +48,9 @@ def continue_tokens(model: StageModule, prompt: Sequence[int], count: int, *, te
                     num_tokens: int | None = None) -> Iterator[int]:
     """Yield up to `count` tokens that follow `prompt`, until one of `ends`.
 
-    `temperature` 0 takes the likeliest. `top_p` draws among the fewest tokens that together are so likely (Holtzman et
-    al. 2020). `num_tokens` are the tokens that there are, where the model's table is padded. The same seed gives the
-    same tokens.
+    `temperature` 0, or hardly more, takes the likeliest. `top_p` draws among the fewest tokens that together are so
+    likely (Holtzman et al. 2020). `num_tokens` are the tokens that there are, where the model's table is padded. The
+    same seed gives the same tokens.
     """
     cache, generator = KeyValueCache(), torch.Generator().manual_seed(seed)
     following = torch.tensor([list(prompt)])
@@ -62,9 +65,11 @@ def continue_tokens(model: StageModule, prompt: Sequence[int], count: int, *, te
 
 
 def _drawn(logits: Tensor, temperature: float, top_p: float, generator: torch.Generator) -> int:
-    if temperature == 0.0:
+    if temperature < _COLDEST:
         return int(logits.argmax())
     chances, tokens = (logits / temperature).softmax(-1).sort(descending=True, stable=True)
     before = chances.cumsum(-1) - chances
-    chances = chances.masked_fill(before >= top_p, 0.0)
+    left_out = before >= top_p
+    left_out[0] = False  # the likeliest stays, however small `top_p` is
+    chances = chances.masked_fill(left_out, 0.0)
     return int(tokens[torch.multinomial(chances, 1, generator=generator)])
