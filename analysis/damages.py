@@ -6,7 +6,7 @@ A table that left this out would show `real` for a run whose plan is lost, or a 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,11 @@ _FILES = {"config.yaml": "model and cluster are unknown", "plan.json": "layout a
           "job.json": "where it ran is unknown"}
 
 
-def damages(folder: Path, read: dict[str, Record], dropped: Iterable[str]) -> tuple[str, ...]:
-    """Return what is wrong with a run: of its files (`read`: what they hold, empty where nothing is) and figures."""
+def damages(folder: Path, read: dict[str, Record], dropped: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
+    """Return what is wrong with a run: of its files (`read`: what they hold, empty where nothing is) and figures.
+
+    `dropped` are, by file, the names of figures that were taken as unknown.
+    """
     found = []
     for name, meaning in _FILES.items():
         if not read[name]:
@@ -34,9 +37,9 @@ def damages(folder: Path, read: dict[str, Record], dropped: Iterable[str]) -> tu
     if (folder / "result.json").exists() and status not in STATUSES:
         found.append(f"result.json has no status of {', '.join(STATUSES)}" if status is None
                      else f"result.json has the unknown status {status!r}, perhaps of another version")
-    names = sorted(set(dropped))
-    if names:
-        found.append(f"metrics.jsonl has figures that cannot be, taken as unknown: {', '.join(names)}")
+    for name, figures in dropped.items():
+        if figures:
+            found.append(f"{name} has figures that cannot be, taken as unknown: {', '.join(sorted(set(figures)))}")
     return tuple(found)
 
 

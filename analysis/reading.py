@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from analysis import shapes
 from analysis.damages import damages, possible
+from analysis.shapes import shaped
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.foreign import ForeignError, parse_object, read_json, read_yaml, whole_number
 from holmes_hpc.paths import is_listed, unreadable
 from holmes_hpc.runs.job import job_ranks
+from holmes_hpc.runs.metrics import timeline_row
 
 RUN_FILES = ("plan.json", "metrics.jsonl", "job.json")
 """A folder that holds one of these is a run folder."""
@@ -114,13 +117,16 @@ def read_run(folder: Path) -> Run:
 
 
 def _read_run(folder: Path) -> Run:
-    config = _read_config(folder / "config.yaml")
+    wrong: dict[str, set[str]] = {name: set() for name in ("config.yaml", "plan.json", "metrics.jsonl")}
+    config = shaped(_read_config(folder / "config.yaml"), shapes.CONFIG, wrong["config.yaml"])
     name = (config.get("run") or {}).get("name") or (config.get("cluster") or {}).get("name")
     if not isinstance(name, str) or "$" in name:
         name = folder.parent.name
     objects = {name: _read_object(folder / name) for name in ("plan.json", "job.json", "result.json")}
-    dropped: set[str] = set()
-    steps = [possible(record, dropped) for record in _newest_steps(read_lines(folder / "metrics.jsonl"))]
+    objects["plan.json"] = shaped(objects["plan.json"], shapes.PLAN, wrong["plan.json"])
+    dropped = wrong["metrics.jsonl"]
+    steps = [shaped(possible(record, dropped), shapes.STEP, dropped)
+             for record in _newest_steps(read_lines(folder / "metrics.jsonl"))]
     return Run(
         folder=folder,
         name=f"{name}/{folder.name}",
@@ -129,7 +135,7 @@ def _read_run(folder: Path) -> Run:
         job=objects["job.json"],
         result=objects["result.json"],
         metrics=steps,
-        damages=damages(folder, {"config.yaml": config, **objects}, dropped),
+        damages=damages(folder, {"config.yaml": config, **objects}, wrong),
     )
 
 
@@ -183,7 +189,7 @@ def _newest_actions(records: list[Record]) -> list[Record]:
     previous = None
     for record in records:
         step, action = whole_number(record.get("step")), record.get("action")
-        if step is None or not isinstance(action, str):
+        if step is None or not isinstance(action, str) or timeline_row(record) is None:
             continue
         if step != previous or action in recordings[step]:
             recordings[step] = {}

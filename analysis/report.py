@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console, RenderableType
 
 from analysis.by_rank import by_rank_table
@@ -22,6 +21,7 @@ from analysis.tables import runs_table
 from analysis.throughput import common_folder, draw_pictures
 from holmes_hpc import __version__
 from holmes_hpc.cluster import read_cluster
+from holmes_hpc.config.kept import UNREADABLE
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.paths import unreadable
 from holmes_hpc.planner import render
@@ -129,8 +129,8 @@ def _plan(run: Run) -> str:
     try:
         cluster = read_cluster(OmegaConf.create(run.config)["cluster"])
         shown: RenderableType = render(Plan.from_json(json.dumps(run.plan)), cluster)
-    except (HolmesError, OmegaConfBaseException, KeyError, ValueError) as error:
-        return f"<p>The plan is missing or of another version: {for_html(str(error).splitlines()[0])}</p>"
+    except (HolmesError, *UNREADABLE) as error:
+        return f"<p>The plan is missing or of another version: {for_html((str(error).splitlines() or ['?'])[0])}</p>"
     console = _console()
     console.print(shown)
     return _exported(console)

@@ -71,9 +71,9 @@ class Result(os.PathLike[str]):
     @property
     def plan(self) -> Plan:
         """The plan that was run."""
-        from holmes_hpc.values import Plan
+        from holmes_hpc.runs.plans import read_plan
 
-        return Plan.from_json((self.folder / "plan.json").read_text())
+        return read_plan(self.folder / "plan.json")
 
 
 def compose(settings: Settings = (), *, cluster_required: bool = True) -> Config:

@@ -16,6 +16,8 @@ from holmes_hpc.paths import check_output
 from holmes_hpc.program import report, run_program
 from holmes_hpc.runs.files import write_text_atomic
 from holmes_hpc.runs.find import find_run
+from holmes_hpc.runs.metrics import timeline_row
+from holmes_hpc.runs.plans import read_plan
 from holmes_hpc.values import Plan
 from holmes_hpc.words import numbers
 
@@ -40,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _trace(arguments: argparse.Namespace) -> int:
     run = find_run(arguments.run, arguments.folder)
-    plan = Plan.from_json(read_text(run.plan_path))
+    plan = read_plan(run.plan_path)
     rows = {rank: list(_rows(run.timeline_path(rank))) for rank in range(plan.world_size)}
     known = sorted({row["step"] for found in rows.values() for row in found})
     step = arguments.step if arguments.step is not None else (known[-1] if known else 0)
@@ -104,8 +106,9 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         return
     for line in read_text(path).splitlines():
-        row = parse_object(line)
-        if row is not None and {"step", "action", "kind", "start", "end"} <= row.keys():
+        record = parse_object(line)
+        row = None if record is None else timeline_row(record)
+        if row is not None and "action" in row:
             yield row
 
 

@@ -16,6 +16,9 @@ from holmes_hpc.config.schema import Root
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.foreign import ForeignError, parse_yaml, read_text
 
+UNREADABLE = (OmegaConfBaseException, LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
+"""What reading a configuration that nobody checked may raise: settings are missing, or of another type."""
+
 _REMEDY = "without its settings the run cannot go on, so start it anew"
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from holmes_hpc.cluster import read_cluster
 from holmes_hpc.cluster.calibrated import CalibratedGpu, to_json
-from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.config.kept import UNREADABLE
+from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.foreign import read_text, read_yaml
 from holmes_hpc.paths import unreadable
 from holmes_hpc.planner.task import Task
@@ -27,6 +27,7 @@ from holmes_hpc.planner.telling.restore import restore
 from holmes_hpc.planner.telling.retrace import retrace
 from holmes_hpc.runs import RunFolder, read_json_lines
 from holmes_hpc.runs.files import write_json_atomic
+from holmes_hpc.runs.metrics import timeline_row
 from holmes_hpc.runs.result import median_step_seconds, read_result
 from holmes_hpc.values import ActionKind, Plan
 from holmes_hpc.values.schedule import COMPUTES
@@ -69,7 +70,7 @@ def read_run(path: Path) -> FinishedRun:
         config = OmegaConf.create(_mapping(read_yaml(folder.config_path)))
         plan = Plan.from_json(read_text(folder.plan_path))
         timed = str(config.cluster.emulate.compute) == "timed"
-    except (ValueError, AttributeError, OmegaConfBaseException) as error:
+    except UNREADABLE as error:
         raise _unread(folder, error) from error
     emulated = plan.predicted.is_here
     if (read_result(folder) or {}).get("emulated") and timed:
@@ -84,7 +85,9 @@ def read_run(path: Path) -> FinishedRun:
                                  "steps")
     try:
         task, modelled, step_seconds = simulated(config, plan, emulated=emulated, calibrated=())
-    except OmegaConfBaseException as error:  # a setting that this version knows and the run's did not
+    except HolmesError as error:  # one of several runs
+        raise ConfigurationError(f"{folder.path}: {error}") from error
+    except UNREADABLE as error:  # a setting that this version knows and the run's did not, or one of another type
         raise _unread(folder, error) from error
     comparisons = tuple(
         Comparison(task.machine.gpu(task.cluster.node_of(key[0])).name, str(config.train.precision),
@@ -125,8 +128,10 @@ def _measured(folder: RunFolder, plan: Plan) -> dict[Key, list[float]]:
     found: dict[Key, list[float]] = {}
     for place in plan.ranks:
         steps: dict[int, list[dict[str, Any]]] = {}
-        for row in read_json_lines(folder.timeline_path(place.rank)):
-            steps.setdefault(int(row["step"]), []).append(row)
+        for record in read_json_lines(folder.timeline_path(place.rank)):
+            row = timeline_row(record)
+            if row is not None:
+                steps.setdefault(row["step"], []).append(row)
         later = [step for step in steps if step > _FIRST_STEPS]
         for step in later or list(steps):
             rows = steps[step]
@@ -134,7 +139,7 @@ def _measured(folder: RunFolder, plan: Plan) -> dict[Key, list[float]]:
             for row in rows:
                 if row["kind"] in kinds:
                     inside = sum(end - start for start, end in waits if row["start"] <= start and end <= row["end"])
-                    found.setdefault((place.rank, row["kind"], int(row["stage"])), []).append(
+                    found.setdefault((place.rank, row["kind"], row.get("stage", -1)), []).append(
                         max(0.0, row["end"] - row["start"] - inside))
     return found
 

@@ -100,6 +100,15 @@ def step_row(record: Mapping[str, Any]) -> dict[str, Any] | None:
     return {**record, **{name: number(record.get(name)) for name in FIGURES if name in record}, "step": step}
 
 
+def timeline_row(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a record of a rank's timeline; None where it has no step, kind or times, or another value is none."""
+    whole = whole_number(record.get("step")) is not None
+    named = isinstance(record.get("kind"), str) and isinstance(record.get("action", ""), str)
+    timed = all(number(record.get(name)) is not None for name in ("start", "end"))
+    placed = all(whole_number(record.get(name, -1), -1) is not None for name in ("pipeline", "stage", "microbatch"))
+    return dict(record) if whole and named and timed and placed else None
+
+
 def _is_torn(descriptor: int) -> bool:
     size = os.fstat(descriptor).st_size
     return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"

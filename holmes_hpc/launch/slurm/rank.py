@@ -31,6 +31,7 @@ from holmes_hpc.launch.slurm.stopping import Stopping
 from holmes_hpc.redaction import redact
 from holmes_hpc.runs import RunFolder, Start, add_note, read_result, write_result
 from holmes_hpc.runs.code import CODE_FILE, other_code
+from holmes_hpc.runs.plans import read_plan
 from holmes_hpc.runs.private import check_own
 from holmes_hpc.values import Plan
 from holmes_hpc.values.backend_kinds import BACKEND_KINDS
@@ -109,7 +110,7 @@ def _bind(config: Any, cluster: ClusterDescription, meeting: Meeting) -> None:
     try:
         before = _start_before(meeting.start)
         run.forget_attempt()
-        plan = Plan.from_json(run.plan_path.read_text())
+        plan = read_plan(run.plan_path)
         nodes = meeting.nodes()
         _say_failed_before(before, [node.name for node in nodes])
         plan, allocation = allocate(config, cluster, plan, nodes)
