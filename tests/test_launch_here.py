@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import signal
 import subprocess
@@ -61,6 +63,17 @@ def test_only_the_first_signal_interrupts() -> None:
         finally:
             for number in ENDING:
                 os.kill(os.getpid(), number)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_signal_in_the_middle_of_a_line_that_is_logged_is_not_swallowed() -> None:
+    class Stream(io.StringIO):
+        def flush(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    handler = logging.StreamHandler(Stream())
+    with pytest.raises(InterruptedRunError, match="SIGTERM"), interruptible():
+        handler.emit(logging.makeLogRecord({"msg": "job 1"}))
 
 
 @pytest.mark.usefixtures("handlers")

@@ -10,8 +10,12 @@ from types import FrameType
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class InterruptedRunError(Exception):
-    """The command was told to end; the message is the signal's name."""
+class InterruptedRunError(BaseException):
+    """The command was told to end; the message is the signal's name.
+
+    No `Exception`, as KeyboardInterrupt is none: it may come in the middle of anything, and what catches every
+    Exception, as logging does while it writes a line, would swallow it. No later signal would be taken then.
+    """
 
 
 @contextmanager
