@@ -47,7 +47,8 @@ def _cancel(names: Sequence[str], base: Path) -> int:
     never = [folder for folder in folders if not folder.job_path.exists() and read_result(folder) is not None]
     for folder in kept_back:
         write_result(folder, "failed", error="cancelled before it was submitted", emulated=False)
-    runs = [run for folder in folders if (run := submitted_run(folder)) and not _is_complete(folder)]
+    runs = [run for folder in folders if (run := submitted_run(folder)) and not run.gone_on
+            and not _is_complete(folder)]
     living = _cancel_living(runs)
     # A job of the sweep may have submitted one of them just now.
     living += _cancel_living([run for folder in kept_back if (run := submitted_run(folder))])

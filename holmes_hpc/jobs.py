@@ -12,7 +12,7 @@ from holmes_hpc.config.folders import default_runs_folder
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.foreign import read_object
 from holmes_hpc.program import report, run_program
-from holmes_hpc.quoting import for_terminal
+from holmes_hpc.quoting import for_shell, for_terminal
 from holmes_hpc.runs import RunFolder, last_metrics, read_result
 from holmes_hpc.runs.files import read_json
 from holmes_hpc.runs.find import SWEEP_FILE, find_runs
@@ -84,8 +84,8 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _say_missing(missing: Mapping[Path, int]) -> None:
     for place, count in missing.items():
-        sys.stdout.write(f"{count} of the runs of {place} are not submitted yet; `holmes sweep {place} --resume` "
-                         "submits them, where no other command does\n")
+        sys.stdout.write(f"{count} of the runs of {place} are not submitted yet; `holmes sweep "
+                         f"{for_shell(str(place))} --resume` submits them, where no other command does\n")
 
 
 def _on_a_machine(folder: RunFolder) -> str:
@@ -100,7 +100,7 @@ def _on_a_machine(folder: RunFolder) -> str:
     else:
         state = f"at {step}" + (", going on" if main_is_alive(job) else f", as far as {socket.gethostname()} can know")
     return (f"{folder.path} is no job of Slurm but a run of the machine {job.get('host')}: {state}; its logs: `holmes "
-            f"logs {folder.path}`")
+            f"logs {for_shell(str(folder.path))}`")
 
 
 def _to_be_submitted(names: Sequence[str], base: Path) -> dict[Path, int]:

@@ -27,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only-waiting", type=float, metavar="SECONDS", help=(
         "submit only what waits for room in the queue, and return; try for so long where none fits. A sweep's jobs do "
         "so as they end"))
+    parser.add_argument("--job", metavar="ID", help=(
+        "with --only-waiting: the sweep's last job, which goes on with a run itself where none fits"))
     parser.add_argument("--folder", type=Path, default=default_runs_folder(), help="where runs lie (%(default)s)")
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
@@ -52,7 +54,7 @@ def _resume(arguments: argparse.Namespace) -> int:
         if not 0 <= arguments.only_waiting <= _MOST_SECONDS:
             raise ConfigurationError(f"--only-waiting {arguments.only_waiting:g}: expected seconds from 0 up to "
                                      f"{_MOST_SECONDS:g}")
-        submit_what_waits(found.place, arguments.only_waiting)
+        submit_what_waits(found.place, arguments.only_waiting, arguments.job)
         return 0
     with lasting_output():
         outcomes = resume_sweep(found.place, wait=not arguments.no_wait)

@@ -26,6 +26,7 @@ now before && die
 answer=$(/usr/bin/sbatch "$@") || exit
 now lost && die && echo 'sbatch: error: Socket timed out on send/recv operation' >&2 && exit 1
 now told && die
+now taken && die && (sleep 1; until sbatch --wrap='sleep 300' -J another; do sleep 0.1; done) >/dev/null 2>&1 &
 echo $answer
 """
 
@@ -38,7 +39,7 @@ def test_a_controller_that_is_killed_at_any_moment_of_a_submission_runs_one_job(
     (folder / "sbatch").chmod(0o755)
     run = [site(slurm), without_torch(slurm), "+cluster=pair", *TINY]
     let_go(slurm)
-    for moment in ("before", "lost", "told"):
+    for moment in ("before", "lost", "told", "taken"):
         (folder / "moment").write_text(moment)
         done = holmes(slurm, "train", [*run, f"run.name={moment}"], check=False, environment={
             "PATH": f"{folder}:{os.environ['PATH']}"})
@@ -48,9 +49,13 @@ def test_a_controller_that_is_killed_at_any_moment_of_a_submission_runs_one_job(
         if done.status == 0:
             assert result(made)["status"] == "completed" and scripts.count(f"{made}/") == 2, scripts
         else:  # what is not saved yet when it is killed is lost
-            assert moment == "told" and scripts.count(f"{made}/") == 0, done.stderr
+            assert moment in ("told", "taken") and scripts.count(f"{made}/") == 0, done.stderr
             assert "the controller lost it" in done.stderr and "start the run again" in done.stderr
-            a_number_that_is_given_once_more_is_no_job_of_the_lost_run(slurm, run, made)
+            if moment == "told":
+                a_number_that_is_given_once_more_is_no_job_of_the_lost_run(slurm, run, made)
+            else:
+                assert "Slurm lost it, and gave the number" in done.stderr, done.stderr
+                assert list(slurm.run("squeue --noheader --format=%j").stdout.split()) == ["another"]
 
 
 def a_number_that_is_given_once_more_is_no_job_of_the_lost_run(slurm: SlurmCluster, run: list[str], lost: Path

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from tests.runs_for_tests import newest_run
 from tests.slurm_cluster import SlurmCluster
 from tests.slurm_cluster.fixture import MakeSlurm
+from tests.slurm_cluster.second import start_second_cluster
 from tests.slurm_sites import HOLDING, TINY, command, holmes, let_go, result, site, without_torch
 
 pytestmark = pytest.mark.slurm
@@ -174,3 +178,43 @@ exec /usr/bin/$name "${{words[@]}}"
     for name in ("sbatch", "sinfo", "squeue", "sacct", "scontrol", "scancel"):
         (folder / name).symlink_to("any")
     return f"{folder}:{os.environ['PATH']}"
+
+
+@pytest.mark.long
+def test_two_clusters_of_one_database_keep_their_jobs_apart(make_each_slurm: MakeSlurm) -> None:
+    slurm = make_each_slurm(accounting=True)
+    start_second_cluster(slurm)
+    slurm.run("sbatch --clusters=west --wrap=true")  # number 1 has passed by on the first cluster
+    run = [site(slurm), without_torch(slurm), *TINY, "+launch.sbatch.clusters=west"]
+    done = holmes(slurm, "train", [*run, "+cluster=pair", "launch.wait=false"])
+    folder = newest_run(slurm.shared)
+    assert folder is not None
+    job = int(json.loads((folder / "job.json").read_text())["job_id"])
+    assert f"cancel it: `scancel --clusters=west {job}`" in done.stderr
+    while slurm.sbatch("sleep 300") < job:  # until this cluster has a job of that number too, of the same user
+        pass
+    slurm.wait_for(job, ["RUNNING"])
+    until(lambda: " running " in holmes(slurm, "jobs", [str(folder)]).stdout, "the run runs")
+    assert holmes(slurm, "cancel", [str(folder)]).stdout == f"cancelled 1 of 1 runs (jobs {job})\n"
+    until(lambda: west_states(slurm, job) <= {"CANCELLED"}, "its job is cancelled")
+    assert slurm.states(job) == ["RUNNING"]
+    until(lambda: " cancelled " in holmes(slurm, "jobs", [str(folder)]).stdout, "it is shown as cancelled")
+    let_go(slurm)
+    done = holmes(slurm, "train", [*run, "+cluster=pair"], check=False)
+    assert done.status == 0, done.stderr
+    sweep = holmes(slurm, "train", [*run, "-m", "+cluster=one", "train.seed=1,2,3", "launch.max_jobs=1"], check=False)
+    assert sweep.status == 0, sweep.stderr
+    assert slurm.run("squeue --noheader --states=all --format=%o").stdout.count("/runs/") == 0
+    assert slurm.run("sacct --clusters=testbed --noheader --allocations --format=JobName").stdout.count("pair") == 0
+
+
+def west_states(slurm: SlurmCluster, job: int) -> set[str]:
+    listed = slurm.run(f"squeue --clusters=west --noheader --states=all --jobs={job} --format=%T").stdout
+    return set(listed.split())
+
+
+def until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.3)

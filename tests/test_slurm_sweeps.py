@@ -227,6 +227,57 @@ def a_sweep_goes_on_by_its_own_jobs(slurm: SlurmCluster, runs: int) -> None:
     assert "not submitted yet" not in holmes(slurm, "jobs", [place]).stdout
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("cluster", "limit"), [("pair", 2), ("one", 1)])
+def test_where_a_limit_has_room_for_one_job_alone_it_goes_on_with_run_after_run(
+        make_each_slurm: MakeSlurm, cluster: str, limit: int) -> None:
+    slurm = make_each_slurm(accounting=True, extra=("AccountingStorageEnforce=associations,limits,qos",))
+    slurm.run("sacctmgr -i add account physics && sacctmgr -i add user root account=physics && "
+              f"sacctmgr -i modify user root set MaxSubmitJobs={limit}")
+    words = [site(slurm), without_torch(slurm), "-m", f"+cluster={cluster}", "train.seed=1,2,3", *TINY,
+             "launch.wait=false"]
+    done = holmes(slurm, "train", words)
+    assert "2 runs wait for room, and the sweep's jobs submit them as they end" in done.stderr, done.stderr
+    place, made = newest_sweep(slurm)
+    (made[2] / "hold").touch()
+    let_go(slurm)
+    until(lambda: all((folder / "result.json").exists() for folder in made[:2]), 120, lambda: batch_logs(made))
+    until((made[2] / "metrics.jsonl").exists, 60, lambda: batch_logs(made))
+    jobs = {json.loads((folder / "job.json").read_text())["job_id"] for folder in made}
+    assert len(jobs) == 1, "one job after another run of itself"
+    shown = [line.split()[2] for line in holmes(slurm, "jobs", [place]).stdout.splitlines()[1:]]
+    assert shown == ["completed", "completed", "running"]
+    (made[2] / "hold").unlink()
+    until((made[2] / "result.json").exists, 60, lambda: batch_logs(made))
+    assert [result(folder)["status"] for folder in made] == ["completed"] * 3
+    until(lambda: all("srun ended with 0; completed" in (folder / "logs" / "batch.log").read_text() for folder in made),
+          20, lambda: batch_logs(made))
+    assert "queued again and goes on with train.seed=2" in (made[0] / "logs" / "batch.log").read_text()
+    (slurm.shared / "templates" / "go").unlink()
+    a_run_that_was_taken_up_is_cancelled(slurm, words)
+
+
+def newest_sweep(slurm: SlurmCluster) -> tuple[str, list[Path]]:
+    """Return the folder of the newest sweep, and those of its runs in order."""
+    path = max((slurm.shared / "runs" / "sweeps").glob("*/sweep.json"), key=lambda path: path.parent.name)
+    return str(path.parent), [Path(run) for run in json.loads(path.read_text())["runs"]]
+
+
+def a_run_that_was_taken_up_is_cancelled(slurm: SlurmCluster, words: list[str]) -> None:
+    """Only that one ends; what waits is not submitted any more."""
+    until(lambda: not slurm.run("squeue --noheader").stdout, 60, lambda: slurm.run("squeue").stdout)
+    holmes(slurm, "train", [*words, "launch.new_sweep=true"])
+    place, (first, second, third) = newest_sweep(slurm)
+    (second / "hold").touch()
+    let_go(slurm)
+    until((second / "metrics.jsonl").exists, 120, lambda: batch_logs([first, second]))
+    assert holmes(slurm, "cancel", [str(first)]).stdout == "cancelled 0 of 1 runs; the others are over\n"
+    said = holmes(slurm, "cancel", [place]).stdout
+    assert said.startswith("cancelled 1 of 3 runs (jobs ") and "1 more are not submitted" in said
+    until(lambda: not slurm.run("squeue --noheader").stdout, 60, lambda: slurm.run("squeue").stdout)
+    assert not (third / "job.json").exists() and result(third)["error"] == "cancelled before it was submitted"
+
+
 def test_a_long_job_does_not_hold_up_the_window(each_slurm: SlurmCluster) -> None:
     slurm = each_slurm
     words = [site(slurm), without_torch(slurm), "-m", "+cluster=one,pair", "train.seed=1,2,3", *TINY,

@@ -14,9 +14,11 @@ from holmes_hpc.cluster.slurm.jobs import read_task_numbers
 from holmes_hpc.cluster.slurm.records import SlurmOutputError
 from holmes_hpc.runs import RunFolder, read_result, write_job, write_result
 from holmes_hpc.runs.shared import memory_file_system
+from holmes_hpc.submit import watch as watching
 from holmes_hpc.submit.board import Board
 from holmes_hpc.submit.commands import SlurmCommandError
 from holmes_hpc.submit.ending import exit_status_of, failure
+from holmes_hpc.submit.follow import follow
 from holmes_hpc.submit.states import JobStatus, read_states, statuses
 from holmes_hpc.submit.watch import LIFELESS_SECONDS, LONGEST_WAIT_SECONDS, PATIENCE_SECONDS, SubmittedRun, Watch
 
@@ -197,7 +199,8 @@ def test_a_job_that_nobody_knows_any_more_is_over(tmp_path: Path) -> None:
     assert watch.over
     assert exit_status_of(watch.runs[0]) == 1
     folder = watch.runs[0].run.folder
-    assert "job 3 ended as RUNNING before the run was complete" in failure(watch.runs[0])
+    assert ("Slurm does not know job 3 any more, which was RUNNING before, and the run was not complete"
+            in failure(watch.runs[0]))
     assert (read_result(folder) or {})["status"] == "failed"
 
 
@@ -291,7 +294,7 @@ def sixteen(tmp_path: Path, programs: Callable[..., Path]) -> RunFolder:
     return folder
 
 
-@pytest.mark.parametrize("script", ["/home/me/train.sh",
+@pytest.mark.parametrize("script", ["/home/me/train.sh", "(null)", "hostname",
                                     "/x/runs/mixed/20260101-000000-abcd/submission/submission_file_1.sh"])
 def test_another_job_with_the_number_of_a_lost_one_is_not_shown_or_cancelled(
         tmp_path: Path, sixteen: RunFolder, script: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -303,7 +306,24 @@ def test_another_job_with_the_number_of_a_lost_one_is_not_shown_or_cancelled(
     assert capsys.readouterr().out == "cancelled 0 of 1 runs; the others are over\n"
 
 
-@pytest.mark.parametrize("script", ["{run}/submission/.submission_file_1.sh", "(null)", "", "wrap",
+def test_a_job_that_takes_the_number_of_one_that_is_followed_is_not_followed(
+        tmp_path: Path, sixteen: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "PATIENCE_SECONDS", 1.0)
+    told = []
+    (tmp_path / "scripts").write_text(f"16|{sixteen.path}/submission/submission_file_1.sh\n")
+
+    def on_state(words: str) -> None:
+        told.append(words)
+        (tmp_path / "scripts").write_text("16|/home/me/train.sh\n")
+        squeue = tmp_path / "bin" / "squeue"
+        squeue.write_text(squeue.read_text().replace("RUNNING", "PENDING"))
+
+    ended = follow(SubmittedRun("16", sixteen), lambda row: None, on_state)
+    assert told == ["RUNNING", "Slurm lost it, and gave the number 16 to another job, which is none of this run's"]
+    assert exit_status_of(ended) == 1 and "Slurm does not know job 16 any more, and it never began" in failure(ended)
+
+
+@pytest.mark.parametrize("script", ["{run}/submission/.submission_file_1.sh", "",
                                     "/elsewhere/{name}/submission/submission_file_1.sh --an-argument"])
 def test_a_runs_own_job_is_shown_and_cancelled_also_by_another_path(
         tmp_path: Path, sixteen: RunFolder, script: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -319,9 +339,10 @@ def test_a_runs_own_job_is_shown_and_cancelled_also_by_another_path(
 def test_a_run_inside_of_somebodys_own_batch_script_has_that_ones_number(
         tmp_path: Path, sixteen: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     (sixteen.path / "submission").rmdir()
-    (tmp_path / "scripts").write_text("16|/home/me/train.sh\n")
-    assert cli.run(["jobs", str(sixteen.path)]) == 0
-    assert "running" in capsys.readouterr().out
+    for script in ("/home/me/train.sh", "(null)", "bash"):
+        (tmp_path / "scripts").write_text(f"16|{script}\n")
+        assert cli.run(["jobs", str(sixteen.path)]) == 0
+        assert "running" in capsys.readouterr().out
 
 
 def test_a_failed_script_shows_the_end_of_its_log(tmp_path: Path) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
+import shlex
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +17,7 @@ from typing import Any
 import pytest
 
 from holmes_hpc import cli
+from holmes_hpc.bounded import Answer
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import LaunchImpossibleError
 from holmes_hpc.launch import submitting
@@ -22,7 +26,8 @@ from holmes_hpc.launch.sweep import resume_sweep, submit_what_waits, sweep
 from holmes_hpc.runs import RunFolder, read_result, write_result
 from holmes_hpc.runs.lease import lease_path
 from holmes_hpc.runs.sweeps import Sweep, sweep_named
-from holmes_hpc.submit import job, live, onward, watch
+from holmes_hpc.submit import job, live, lost, onward, watch
+from holmes_hpc.submit.script import NEXT_RUN
 
 SBATCH = """\
 #!/bin/sh
@@ -65,6 +70,7 @@ esac
 SCONTROL = """\
 #!/bin/sh
 cd {slurm}
+[ "$1" = requeue ] && {{ echo "$*" >> requeued; exit $(cat refused 2>/dev/null || echo 0); }}
 [ "$1" = update ] || {{ echo 'MaxArraySize = 1001'; exit; }}
 echo "$*" >> updates
 for word; do
@@ -172,6 +178,64 @@ def test_a_job_that_never_fits_fails_with_the_limits_name(slurm: Path, tmp_path:
     assert "QOSMaxSubmitJob" in (read_result(begun.folders[0]) or {})["error"]
 
 
+def test_a_job_that_ends_as_the_next_one_is_refused_makes_room_for_it(slurm: Path, tmp_path: Path,
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    (slurm / "limit").write_text("2")
+
+    def nothing_queued(config: Any) -> bool:
+        end(slurm, max(map(int, submitted_jobs(slurm))))
+        return False
+
+    monkeypatch.setattr("holmes_hpc.submit.sweep._anything_queued", nothing_queued)
+    ending_as_they_come(slurm, monkeypatch)
+    outcomes = sweep(*configs(3), tmp_path / "runs" / "sweeps" / "one")
+    assert [status for status, _ in outcomes or ()] == [0] * 3
+
+
+def test_commands_that_are_printed_hold_a_path_with_blanks_as_one_word(
+        slurm: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:
+    (slurm / "limit").write_text("2")
+    place = tmp_path / "runs of mine" / "sweeps" / "one"
+    with caplog.at_level(logging.INFO):
+        sweep(*configs(2, "mixed", "launch.wait=false"), place)
+    assert cli.run(["jobs", str(place)]) == 0
+    printed = re.findall("`(holmes [^`]+)`", caplog.text + capsys.readouterr().out)
+    assert {shlex.split(line)[1] for line in printed} >= {"jobs", "cancel", "sweep"}
+    assert all(shlex.split(line)[2] == str(place) for line in printed), printed
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_last_job_goes_on_with_the_next_run_where_no_other_has_room(
+        slurm: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, refused: bool) -> None:
+    (slurm / "limit").write_text("2")
+    place = tmp_path / "runs" / "sweeps" / "one"
+    sweep(*configs(2, "mixed", "launch.wait=false"), place)
+    (slurm / "refused").write_text(str(int(refused)))
+    first, second = (folder for _, folder in sorted((Sweep.read(place) or Any).folders.items()))
+    write_result(first, "completed", error=None, emulated=False)
+    submit_what_waits(place, 0.0, "1")
+    assert (slurm / "requeued").read_text() == "requeue 1\n"
+    ended, next_one = job.submitted_run(first), job.submitted_run(second)
+    assert ended is not None and ended.gone_on != refused
+    assert (next_one is None) == refused and (second.path / "before").is_symlink() != refused
+    if refused:
+        assert "job 1 cannot go on with another run" in caplog.text and "--resume` does" in caplog.text
+        return
+    assert next_one is not None and (next_one.job_id, next_one.gone_on) == ("1", False)
+    assert lost.strangers([next_one]) == set(), "its script is that of the first"
+    script = f'run="{first.path}"\n{NEXT_RUN}\necho "$run" >&3'
+    done = subprocess.run(["bash", "-c", f"exec 3>&1; {script}"], env={"SLURM_JOB_ID": "1"}, text=True,
+                          stdout=subprocess.PIPE, check=True)
+    assert done.stdout == f"{second.path}\n"
+    assert [line.split()[2] for line in shown(place)] == ["completed", "pending"]
+
+
+def shown(place: Path) -> list[str]:
+    done = subprocess.run([sys.executable, "-m", "holmes_hpc.jobs", str(place)], text=True, capture_output=True,
+                          check=True)
+    return done.stdout.splitlines()[1:]
+
+
 def interrupted_at(number: int, monkeypatch: pytest.MonkeyPatch, *, taken: bool) -> None:
     """Interrupt the submission of job `number` after Slurm has taken it, or before it was asked."""
     ask, calls = job._ask_sbatch, iter(range(1, 1000))
@@ -266,13 +330,12 @@ def test_jobs_of_a_sweep_submit_what_waits_and_nothing_else(slurm: Path, tmp_pat
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
 
-    def in_this_process(words: list[str], **options: Any) -> Any:
-        asked.append(words)
+    def in_this_process(words: list[str], seconds: float) -> Answer:
+        asked.append(words[6:])
         submit_what_waits(Path(words[3]), 0.0)
-        return SimpleNamespace(stderr="")
+        return Answer(0, b"", b"")
 
-    monkeypatch.setattr(onward, "subprocess", SimpleNamespace(
-        run=in_this_process, PIPE=None, DEVNULL=None, SubprocessError=subprocess.SubprocessError))
+    monkeypatch.setattr(onward, "run_bounded", in_this_process)
     (slurm / "limit").write_text("5")
     place = tmp_path / "runs" / "sweeps" / "one"
     sweep(*configs(5, "mixed", "launch.wait=false"), place)
@@ -280,7 +343,7 @@ def test_jobs_of_a_sweep_submit_what_waits_and_nothing_else(slurm: Path, tmp_pat
     assert begun is not None and begun.for_room and begun.waiting == [2, 3, 4]
     end(slurm, 1, "failed")
     onward.go_on(begun.folders[0], "1")
-    assert submitted_jobs(slurm) == ["1", "2", "3"] and asked[-1][-1] == "0.0", "job 2 will try as well"
+    assert submitted_jobs(slurm) == ["1", "2", "3"] and asked[-1] == ["0.0"], "job 2 will try as well"
     lease_path(begun.submitting).write_text(json.dumps({"stays": True, "host": "another", "pid": 1, "start": 1}))
     end(slurm, 2)
     onward.go_on(begun.folders[1], "2")
@@ -294,7 +357,8 @@ def test_jobs_of_a_sweep_submit_what_waits_and_nothing_else(slurm: Path, tmp_pat
     write_result(begun.folders[3], "failed", error=None, emulated=False)
     onward.go_on(begun.folders[2], "3")
     onward.go_on(begun.folders[3], "4")
-    assert [words[-1] for words in asked[-2:]] == ["0.0", str(onward.ROOM_SECONDS)], "the youngest waits for room"
+    assert asked[-2:] == [["0.0"], [str(onward.ROOM_SECONDS), "--job", "4"]], \
+        "the youngest waits for room"
     end(slurm, 3)
     assert cli.run(["cancel", str(place)]) == 0
     onward.go_on(begun.folders[3], "4")

@@ -16,6 +16,7 @@ from holmes_hpc.launch.follow.interruption import InterruptedRunError, interrupt
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
 from holmes_hpc.launch.slurm.run import say_what_nodes_do_not_see
 from holmes_hpc.launch.train import check_before, fill_in_resume, make_folder, refuse_unsupported
+from holmes_hpc.quoting import for_shell
 from holmes_hpc.runs import RunFolder, read_result
 from holmes_hpc.runs.lease import HeldError, Lease
 from holmes_hpc.runs.sweeps import Sweep
@@ -25,11 +26,12 @@ from holmes_hpc.submit.ending import exit_status_of, failure
 from holmes_hpc.submit.job import set_aside, submitted_run, taken_job
 from holmes_hpc.submit.lanes import Lanes
 from holmes_hpc.submit.live import rows, show_until_over
-from holmes_hpc.submit.lost import strangers
+from holmes_hpc.submit.lost import OwnStates, strangers
 from holmes_hpc.submit.onward import slide_window
 from holmes_hpc.submit.options import cluster_of
 from holmes_hpc.submit.patience import patiently
 from holmes_hpc.submit.states import JobStatus, read_states
+from holmes_hpc.submit.succession import is_alike, take_up
 from holmes_hpc.submit.sweep import Answer, Submitter, SweepRun
 from holmes_hpc.submit.watch import NOT_SUBMITTED, NOT_YET, SubmittedRun, Watch, Watched
 from holmes_hpc.submit.window import lanes_of, read_queue
@@ -69,16 +71,22 @@ def run_sweep(sweep: Sweep, configs: Sequence[Any], clusters: Sequence[ClusterDe
 
 
 def submit_waiting(sweep: Sweep, configs: Sequence[Any], clusters: Sequence[ClusterDescription],
-                   patience_seconds: float) -> None:
+                   patience_seconds: float, last_job: str | None = None) -> None:
     """Submit those runs of a sweep that wait for room in the queue, as many as fit, and follow none.
 
-    Where none fits it is tried again for so long: jobs that end now still count. Raises LaunchImpossibleError where
-    another command submits them, SlurmCommandError where Slurm does not tell whether it has taken one already.
+    Where none fits it is tried again for so long: jobs that end now still count. Then the job `last_job` of the sweep,
+    which is about to end, goes on with one of them itself, since nobody would submit them after it. Raises
+    LaunchImpossibleError where another command submits them, SlurmCommandError where Slurm does not tell whether it has
+    taken one already.
     """
     with sweep.alone(stays=False, wait_seconds=patience_seconds) as lease:
         work, deadline = _Work(sweep, configs, clusters, lease), time.monotonic() + patience_seconds
         work.find_waiting()
-        while not work.submit_a_waiting_run() and time.monotonic() < deadline:
+        while not work.submit_a_waiting_run():
+            if time.monotonic() >= deadline:
+                if last_job is not None:
+                    work.hand_on(last_job)
+                return
             time.sleep(AGAIN_SECONDS)
 
 
@@ -94,6 +102,7 @@ class _Work:
         self._living: set[int] = set()
         self._submitter: Submitter | None = None
         self._watch: Watch | None = None
+        self._states = OwnStates(())
         self._asked_at = 0.0
 
     def take_stock(self) -> None:
@@ -103,13 +112,13 @@ class _Work:
             run = submitted_run(folder) or self._taken(number, folder)
             if run is not None:
                 self._submitted[number] = run
-        states = patiently(lambda left: read_states([run.known_as for run in self._submitted.values()]),
-                           _PATIENCE_SECONDS)
-        others = patiently(lambda left: strangers(self._submitted.values()), _PATIENCE_SECONDS) if states else set()
+        own = [run for run in self._submitted.values() if not run.gone_on]
+        states = patiently(lambda left: read_states([run.known_as for run in own]), _PATIENCE_SECONDS)
+        others = patiently(lambda left: strangers(own), _PATIENCE_SECONDS) if states else set()
         for number, folder in known.items():
             mine = self._submitted.get(number)
             complete = (read_result(folder) or {}).get("status") == "completed"
-            if (mine is not None and not complete and _lives(states.get(mine.known_as))
+            if (mine is not None and not mine.gone_on and not complete and _lives(states.get(mine.known_as))
                     and mine.known_as not in others):
                 self._living.add(number)
             elif not complete:
@@ -138,6 +147,20 @@ class _Work:
             self._submitter = self._make_submitter()
         self._submit_more()
         return self._queued() > before or not self._waiting()
+
+    def hand_on(self, job_id: str) -> None:
+        """Let a job whose run has ended go on with one that waits and is alike, or say that somebody has to."""
+        ended = next((number for number, folder in self._sweep.folders.items()
+                      if (run := submitted_run(folder)) and not run.gone_on and run.job_id == job_id), None)
+        alike = [number for number in self._waiting()
+                 if ended is not None and is_alike(self._configs[ended], self._configs[number])]
+        if ended is not None and alike and take_up(self._configs[alike[0]], self._sweep.folders[alike[0]],
+                                                   self._sweep.folders[ended], job_id, self._sweep.place):
+            LOG.info("the limit on submitted jobs has no room for another job beside this one, so job %s is queued "
+                     "again and goes on with %s", job_id, self._sweep.words[alike[0]])
+            return
+        LOG.warning("%d runs of the sweep wait, and no job of it is left that would submit them: `holmes sweep %s "
+                    "--resume` does", len(self._waiting()), self._place)
 
     def make(self) -> None:
         """Plan the runs that have no folder yet, and write each down in the sweep's file as it is made."""
@@ -172,7 +195,8 @@ class _Work:
         if not runs:
             return
         numbers = sorted(runs)
-        self._watch = Watch([runs[number] for number in numbers])
+        self._states = OwnStates(self._submitted.values())
+        self._watch = Watch([runs[number] for number in numbers], self._states)
         board = Board({runs[number].folder.path: self._sweep.words[number] for number in numbers})
         if not wait:
             self._watch.poll()
@@ -253,6 +277,7 @@ class _Work:
         self._submitted[answer.number] = run
         self._sweep.save()
         if self._watch is not None:
+            self._states.add(run)
             self._watch.replace(folder, run)
 
     def _taken(self, number: int, folder: RunFolder) -> SubmittedRun | None:
@@ -290,6 +315,11 @@ class _Work:
     def _cluster(self) -> str | None:
         return cluster_of(self._configs[0].launch)
 
+    @property
+    def _place(self) -> str:
+        """The folder of the sweep as a word of a command."""
+        return for_shell(str(self._sweep.place))
+
     def _waiting(self) -> list[int]:
         return self._submitter.waiting if self._submitter else []
 
@@ -302,17 +332,19 @@ class _Work:
 
     def _later(self) -> str:
         if not self._queued():
-            return f"`holmes jobs {self._sweep.place}` shows the sweep"
-        return (f"`holmes jobs {self._sweep.place}` shows them, with --watch until all are over; cancel them: `holmes "
-                f"cancel {self._sweep.place}`")
+            return f"`holmes jobs {self._place}` shows the sweep"
+        return (f"`holmes jobs {self._place}` shows them, with --watch until all are over; cancel them: `holmes "
+                f"cancel {self._place}`")
 
     def _ways_on(self) -> str:
-        return (f"the same command again, or `holmes sweep {self._sweep.place} --resume`, submits the rest and "
+        return (f"the same command again, or `holmes sweep {self._place} --resume`, submits the rest and "
                 f"follows; {self._later()}")
 
     def _end(self, number: int, watched: Watched) -> None:
         if watched.run.job_id == NOT_SUBMITTED:
             return
+        if watched.run.known_as in self._states.lost:
+            watched.status = None
         status = exit_status_of(watched)
         result = read_result(watched.run.folder) or {}
         self.outcomes[number] = (status, result.get("tokens_per_second_median") if status == 0 else None)

@@ -63,12 +63,13 @@ def resume_sweep(place: Path, *, wait: bool = True) -> list[Outcome]:
     return run_sweep(begun, configs, clusters, wait=wait, max_jobs=configs[0].launch.max_jobs)
 
 
-def submit_what_waits(place: Path, patience_seconds: float) -> None:
+def submit_what_waits(place: Path, patience_seconds: float, last_job: str | None = None) -> None:
     """Submit those runs of the sweep in a folder that wait for room in the queue, as far as they fit within so long.
 
+    Where none does, the sweep's job `last_job`, in which this runs, goes on with one of them.
     Raises as `resume_sweep` and `submit_waiting` do.
     """
-    submit_waiting(*_begun(place), patience_seconds)
+    submit_waiting(*_begun(place), patience_seconds, last_job)
 
 
 def _begun(place: Path) -> tuple[Sweep, list[Any], list[ClusterDescription]]:

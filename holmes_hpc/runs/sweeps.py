@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from holmes_hpc.config.kept import read_kept
 from holmes_hpc.errors import ConfigurationError, LaunchImpossibleError
 from holmes_hpc.foreign import read_object, whole_number
+from holmes_hpc.quoting import for_shell
 from holmes_hpc.runs.files import storage_error, write_json_atomic, write_text_atomic
 from holmes_hpc.runs.find import SWEEP_FILE, is_run_path
 from holmes_hpc.runs.folder import RunFolder
@@ -129,7 +130,7 @@ class Sweep:
                     lease = stack.enter_context(held(self.submitting, stays=stays))
             except HeldError as error:
                 raise LaunchImpossibleError(f"another command submits the runs of {self.place} now ({error}); `holmes "
-                                            f"jobs {self.place} --watch` shows them") from error
+                                            f"jobs {for_shell(str(self.place))} --watch` shows them") from error
             except OSError as error:
                 raise storage_error(self.submitting, error) from error
             yield lease

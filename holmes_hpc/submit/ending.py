@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
+from holmes_hpc.cluster.slurm.states import is_final
 from holmes_hpc.errors import HolmesError
+from holmes_hpc.quoting import for_shell
 from holmes_hpc.runs import RunFolder, Start, read_result, write_result
 from holmes_hpc.runs.files import is_full
 from holmes_hpc.runs.going_on import with_way_on
@@ -36,7 +38,8 @@ def failure(watched: Watched) -> str:
     run = watched.run
     if watched.lost:
         return (f"job {run.job_id} is followed no longer: Slurm does not tell of it, and its ranks have given no sign "
-                f"of life for {LIFELESS_SECONDS:g} s. It may wait or run still: `holmes jobs {run.folder.path}`")
+                f"of life for {LIFELESS_SECONDS:g} s. It may wait or run still: `holmes jobs "
+                f"{for_shell(str(run.folder.path))}`")
     result = read_result(run.folder) or {"error": with_way_on(run.folder, _without_result(watched))}
     error = str(result.get("error") or "")
     if _state(watched) == _CANCELLED:  # whatever the ranks could still write when they were told
@@ -45,7 +48,7 @@ def failure(watched: Watched) -> str:
         said = f": {error}" if error else ""
         return with_way_on(run.folder, f"job {run.job_id} was preempted and is not in the queue again; its checkpoints "
                                        f"are kept in {run.folder.checkpoints}{said}")
-    return error or f"job {run.job_id} failed; its logs: `holmes logs {run.folder.path}`"
+    return error or f"job {run.job_id} failed; its logs: `holmes logs {for_shell(str(run.folder.path))}`"
 
 
 def _state(watched: Watched) -> str:
@@ -57,13 +60,18 @@ def _without_result(watched: Watched) -> str:
     folder, job_id, state = watched.run.folder, watched.run.job_id, _state(watched)
     if state == _CANCELLED:
         return f"job {job_id} was cancelled before the run was complete"
-    if watched.status is None and not (folder.path / BATCH_LOG).exists() and Start.newest(folder) is None:
+    began = (folder.path / BATCH_LOG).exists() or Start.newest(folder) is not None
+    if not began and (watched.status is None or state == "PENDING"):
         return (f"Slurm does not know job {job_id} any more, and it never began: the controller lost it, as one does "
                 "that is killed before it has saved; start the run again")
     words = f"job {job_id} ended as {state} before the run was complete"
+    if watched.status is None:
+        words = f"Slurm does not know job {job_id} any more, and the run was not complete"
+    elif not is_final(state):
+        words = f"Slurm does not know job {job_id} any more, which was {state} before, and the run was not complete"
     if state == _OUT_OF_MEMORY:
         words += f": it used more memory than it was given; {MORE_MEMORY}"
-    if watched.status is not None and not (folder.path / BATCH_LOG).exists() and Start.newest(folder) is None:
+    if not began:
         return (f"{words}{_details(watched.run)}, and left nothing in {folder.path}, where its log belongs: if the "
                 "nodes do not see that folder, choose a place on a file system that all nodes share by run.folder=PATH")
     cause = cause_in_log(newest_text(folder)) or _full(folder)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holmes_hpc.runs import NewSteps, Notes
+from holmes_hpc.submit.lost import OwnStates
 from holmes_hpc.submit.watch import SubmittedRun, Watch, Watched
 
 SLOW_SECONDS = 20.0
@@ -17,8 +18,9 @@ LOOK_SECONDS = 0.5
 
 def follow(run: SubmittedRun, on_row: Callable[[dict[str, Any]], None], on_state: Callable[[str], None]) -> Watched:
     """Report new steps and states until the job is over, and return what is known of it then."""
-    watch, told, notes = Watch([run]), None, Notes(run.folder)
-    slow_said = False
+    states = OwnStates([run])
+    watch, told, notes = Watch([run], states), None, Notes(run.folder)
+    slow_said = lost_said = False
     rows = NewSteps(run.folder.metrics_path)
     while True:
         watch.poll()
@@ -31,13 +33,16 @@ def follow(run: SubmittedRun, on_row: Callable[[dict[str, Any]], None], on_state
             told = status
             on_state(str(status))
             if status.held:
-                on_state(f"it is held and does not start by itself: `scontrol release {run.job_id}` lets it, once what "
-                         "is wrong is mended; or cancel it")
+                on_state(f"it is held and does not start by itself: `{run.command('scontrol', 'release')}` lets it, "
+                         "once what is wrong is mended; or cancel it")
+        if states.lost and not lost_said:
+            lost_said, watch.runs[0].status = True, None
+            on_state(f"Slurm lost it, and gave the number {run.job_id} to another job, which is none of this run's")
         completing = watch.runs[0].completing_seconds(time.monotonic())
         if completing > SLOW_SECONDS and not slow_said:
             slow_said = True
             on_state(f"it is COMPLETING for {completing:.0f} s: Slurm waits for its nodes, such as for an epilog or "
-                     f"for processes that cannot be killed; `scontrol show job {run.job_id}` names them")
+                     f"for processes that cannot be killed; `{run.command('scontrol', 'show', 'job')}` names them")
         if watch.over:
             return watch.runs[0]
         time.sleep(LOOK_SECONDS)

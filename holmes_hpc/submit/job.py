@@ -57,7 +57,7 @@ def submit(config: Any, folder: RunFolder, dependency: str | None = None, sweep:
     place = fresh_place(folder.path / SUBMISSION)
     try:
         code = keep_code(config, [folder], sweep or folder.path)
-        request = job_request(config, folder, dependency=dependency, code=code)
+        request = job_request(config, folder, dependency=dependency, code=code, of_sweep=sweep is not None)
         check_submission(config)
         job_id = hand_over(request, place, job_shape(config.cluster))
     except HolmesError as error:
@@ -83,7 +83,7 @@ def submit_array(configs: Sequence[Any], folders: Sequence[RunFolder], place: Pa
     try:
         code = keep_code(configs[0], folders, sweep)
         request = job_request(configs[0], None, links=place, array=f"0-{len(folders) - 1}{throttle}",
-                              dependency=dependency, code=code)
+                              dependency=dependency, code=code, of_sweep=True)
         check_submission(configs[0])
         job_id = hand_over(request, place / SUBMISSION, "array")
     except HolmesError as error:
@@ -140,17 +140,25 @@ def submitted_run(folder: RunFolder) -> SubmittedRun | None:
     if not isinstance(job, dict) or not isinstance(job_id, str | int) or not _JOB_ID.fullmatch(str(job_id)):
         return None
     cluster = job.get("cluster")
-    return SubmittedRun(str(job_id), folder, cluster=cluster if isinstance(cluster, str) else None)
+    return SubmittedRun(str(job_id), folder, cluster=cluster if isinstance(cluster, str) else None,
+                        gone_on=next_link(folder, str(job_id)).is_symlink())
 
 
-def taken_job(config: Any, folder: RunFolder, sweep: Path) -> SubmittedRun | None:
+def next_link(folder: RunFolder, job_id: str) -> Path:
+    """Return the link that leads from a run to the one that its job has gone on with (`submit/succession.py`)."""
+    return folder.path / f"next-{job_id}"
+
+
+def taken_job(config: Any, folder: RunFolder, sweep: Path | None = None) -> SubmittedRun | None:
     """Return the job of a run whose submission was cut off before it was written down, and write it down; else None.
+
+    `sweep` is the folder of the sweep that the run belongs to.
 
     Raises SlurmCommandError where Slurm does not tell.
     """
     cluster = cluster_of(config.launch)
     own = [(path, None) for path in folder.path.glob(f"{SUBMISSION}*") if path.is_dir()]
-    arrays = [(link.parent / SUBMISSION, link.name) for link in sweep.glob("array-*/*")
+    arrays = [(link.parent / SUBMISSION, link.name) for link in (sweep.glob("array-*/*") if sweep else ())
               if link.is_symlink() and link.resolve() == folder.path.resolve()]
     for place, task in sorted([*own, *arrays], key=lambda found: found[0].stat().st_mtime if found[0].exists() else 0,
                               reverse=True)[:1]:

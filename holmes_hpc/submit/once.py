@@ -44,8 +44,13 @@ def submit_once(ask: Callable[[], str], place: Path, cluster: str | None = None)
         job_id = patiently(attempt, PATIENCE_SECONDS)
     except TransientSlurmError as error:
         raise TransientSlurmError(f"{error}\nSlurm was asked for {PATIENCE_SECONDS:g} s. Whether it took the job after "
-                                  "all is not known: look with `squeue --me` before you submit it again") from error
+                                  f"all is not known: look with `{_queue_of(cluster)}` before you submit it "
+                                  "again") from error
     return _only(job_id, place, cluster) if asked > 1 else job_id
+
+
+def _queue_of(cluster: str | None) -> str:
+    return "squeue --me" if cluster is None else f"squeue --clusters={cluster} --me"
 
 
 def find_jobs(place: Path, cluster: str | None = None) -> list[str]:

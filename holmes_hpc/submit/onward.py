@@ -1,18 +1,21 @@
 """What a job of a sweep does for the others as it ends, so that a sweep goes on though nobody follows it.
 
 It lets the next job of the window start (`submit/window.py`), and has those runs submitted that a limit on submitted
-jobs kept out. Nothing of it changes how the job itself ended.
+jobs kept out, or goes on with one of them itself (`submit/succession.py`). Nothing of it changes how the job itself
+ended.
 """
 
 from __future__ import annotations
 
 import logging
+import signal
 import subprocess
 import sys
 
 from holmes_hpc.bounded import run_bounded
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.foreign import read_object
+from holmes_hpc.quoting import for_shell
 from holmes_hpc.runs import RunFolder, read_result
 from holmes_hpc.runs.lease import HeldError, held, is_renewed, lease_path
 from holmes_hpc.runs.private import is_own
@@ -42,7 +45,7 @@ def go_on(folder: RunFolder, job_id: str) -> None:
             _submit_waiting(sweep, job_id)
     except (HolmesError, HeldError, OSError, subprocess.SubprocessError) as error:
         LOG.warning("the sweep in %s does not go on by this job: %s; `holmes sweep %s --resume` does", sweep.place,
-                    error, sweep.place)
+                    error, for_shell(str(sweep.place)))
 
 
 def slide_window(sweep: Sweep, cluster: str | None = None, behind: str = "") -> None:
@@ -62,29 +65,41 @@ def slide_window(sweep: Sweep, cluster: str | None = None, behind: str = "") -> 
 
 def _submit_waiting(sweep: Sweep, job_id: str) -> None:
     """Have the runs that wait for room submitted, unless a command that follows the sweep does so."""
-    last = _is_last(sweep, job_id)
-    lease = lease_path(sweep.submitting)
+    lease, with_it = lease_path(sweep.submitting), _ending_with(sweep, job_id)
+    last = with_it is not None
     if (read_object(lease) or {}).get("stays") and (not last or is_renewed(lease)):
         return
-    patience = ROOM_SECONDS if last else 0.0
-    done = run_bounded([sys.executable, "-m", "holmes_hpc.sweep", str(sweep.place), "--resume", "--only-waiting",
-                        str(patience)], _SUBMIT_SECONDS)
-    for line in done.said_text.splitlines():
-        LOG.info("%s", line)
+    # Where none ends with it nobody else makes room, and this job itself counts still.
+    words = ["--only-waiting", str(ROOM_SECONDS if with_it else 0.0), *(["--job", job_id] if last else [])]
+    before = signal.getsignal(signal.SIGTERM)
+    if last:  # Slurm ends what it queues again, but why is still to be said
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        done = run_bounded([sys.executable, "-m", "holmes_hpc.sweep", str(sweep.place), "--resume", *words],
+                           _SUBMIT_SECONDS)
+        for line in done.said_text.splitlines():
+            LOG.info("%s", line)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
-def _is_last(sweep: Sweep, job_id: str) -> bool:
-    """Say whether no job is left that will try after this one: of those that end together that is the youngest."""
+def _ending_with(sweep: Sweep, job_id: str) -> int | None:
+    """Return how many of the sweep's jobs end together with this one; None where another one will try after it.
+
+    Of those that end together that is the youngest.
+    """
     jobs = _jobs(sweep)
     living = read_queue(jobs)
-    if any(not _has_ended(jobs[task]) for queued in living for task in queued.tasks if task in jobs):
-        return False
-    return job_id == max((task for queued in living for task in queued.tasks), key=_number, default=job_id)
+    tasks = [task for queued in living for task in queued.tasks]
+    if any(not _has_ended(jobs[task]) for task in tasks if task in jobs) or job_id != max(tasks, key=_number,
+                                                                                           default=job_id):
+        return None
+    return len({*tasks} - {job_id})
 
 
 def _jobs(sweep: Sweep) -> dict[str, RunFolder]:
     runs = (submitted_run(folder) for folder in sweep.folders.values())
-    return {run.job_id: run.folder for run in runs if run is not None}
+    return {run.job_id: run.folder for run in runs if run is not None and not run.gone_on}
 
 
 def _has_ended(folder: RunFolder) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from holmes_hpc.errors import FAILED, PREEMPTED, WRONG
 from holmes_hpc.foreign import read_object
+from holmes_hpc.quoting import for_shell
 from holmes_hpc.runs import RunFolder, Start, read_result, write_result
 from holmes_hpc.runs.files import read_json
 from holmes_hpc.runs.going_on import with_way_on
@@ -121,7 +122,7 @@ def _go_on(folder: RunFolder, text: str, job_id: str | None, may_requeue: bool) 
 
 
 def _by_hand(folder: RunFolder) -> str:
-    return f"what was saved is kept: start again with train.resume={folder.path}"
+    return f"what was saved is kept: start again with {for_shell(f'train.resume={folder.path}')}"
 
 
 def _excluded(folder: RunFolder, start: Start | None) -> list[str]:

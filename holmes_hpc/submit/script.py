@@ -25,6 +25,14 @@ from holmes_hpc.submit.step_guard import END_SECONDS
 TEMPLATE = "job.sh.j2"
 STEP_MODULE = "holmes_hpc.launch.step"
 GUARD_MODULE = "holmes_hpc.submit.step_guard"
+NEXT_RUN = """\
+# A sweep's job for which no other one had room went on with the next run.
+job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+job=${job:-$SLURM_JOB_ID}
+while [ -L "$run/next-$job" ]; do
+  run=$(readlink "$run/next-$job")
+  exec >>"$run/logs/batch.log" 2>&1
+done"""
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,8 @@ class JobRequest:
     dependency: str | None = None
     code: Path | None = None
     """a copy of the code, from which the ranks run"""
+    of_sweep: bool = False
+    """whether the job may go on with another run of its sweep (`submit/succession.py`)"""
 
     @property
     def tasks(self) -> int:
@@ -139,7 +149,8 @@ def render_script(request: JobRequest) -> str:
             head=request.head_lines(), components=request.components, run=request.run, setup=list(launch.setup),
             requeue=launch.requeue, python=python, python_path=import_path(request.code),
             safe_path=request.code is not None,
-            guard=guard, step=step_command(request.components, srun_words(launch), program),
+            guard=guard, next_run=NEXT_RUN if request.of_sweep else "",
+            step=step_command(request.components, srun_words(launch), program),
             launch=launch, job_name=request.name, version=__version__,
         )
     except jinja2.TemplateError as error:

@@ -85,7 +85,7 @@ class Submitter:
         A refused job does not keep the others back. An array that does not fit is halved.
         """
         self.limit = ""
-        self._lanes = self._make_lanes()
+        self._lanes, alone = self._make_lanes(), False
         while self._units:
             self._before()
             unit = self._units[0]
@@ -100,12 +100,16 @@ class Submitter:
                 if "Grp" in error.said or "Grp" in str(error) or _anything_queued(self._runs[unit[0]].config):
                     self.limit = str(error)
                     return
+                if not alone:  # what was in its way may have ended between the two questions
+                    alone = True
+                    continue
                 # Alone in the queue and still too much: it will never fit.
                 write_result(self._runs[unit[0]].folder, "failed", error=str(error), emulated=False)
                 runs = [error]
             except HolmesError as error:
                 runs = [error] * len(unit)
             del self._units[0]
+            alone = False
             if self._lanes and isinstance(runs[0], SubmittedRun):
                 self._lanes.give(places, runs[0].job_id.partition("_")[0])
             for number, run in zip(unit, runs, strict=True):

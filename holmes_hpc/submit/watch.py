@@ -44,11 +44,18 @@ class SubmittedRun:
     requeue: bool = True
     cluster: str | None = None
     """the cluster that the job was submitted to, where it is not this machine's own"""
+    gone_on: bool = False
+    """whether the run is over, and its job has gone on with another one"""
 
     @property
     def known_as(self) -> str:
         """The job's id with its cluster, as `sbatch --parsable` prints it: `7;west`."""
         return f"{self.job_id};{self.cluster}" if self.cluster else self.job_id
+
+    def command(self, program: str, *words: str) -> str:
+        """Return the line by which a user asks Slurm about this job, or acts on it, on the cluster where it is."""
+        where = [f"--clusters={self.cluster}"] if self.cluster else []
+        return " ".join([program, *where, *words, self.job_id])
 
 
 @dataclass
@@ -80,7 +87,7 @@ class Watch:
     def __init__(self, runs: Sequence[SubmittedRun], ask: Ask = read_states,
                  clock: Callable[[], float] = time.monotonic) -> None:
         self._ask, self._clock = ask, clock
-        self.runs = [Watched(run, clock(), over=run.job_id == NOT_SUBMITTED) for run in runs]
+        self.runs = [Watched(run, clock(), over=run.job_id == NOT_SUBMITTED or run.gone_on) for run in runs]
         self._wait_seconds = FIRST_WAIT_SECONDS
         self._due = clock()
         self._unanswered = 0
