@@ -38,21 +38,32 @@ def test_a_job_that_a_failed_prolog_holds_is_said_to_be_held(each_slurm: SlurmCl
     prolog.chmod(0o755)
     slurm.run(f"echo Prolog={prolog} >> /etc/slurm/slurm.conf; scontrol reconfigure")
     broken.touch()
-    words = command("train", [site(slurm), without_torch(slurm), "+cluster=one", *TINY])
+    run = [site(slurm), without_torch(slurm), "+cluster=one", *TINY]
     let_go(slurm)
-    following = subprocess.Popen(slurm.command_line(words, environment=HOLDING), text=True, stderr=subprocess.PIPE,
-                                 stdout=subprocess.DEVNULL)
+    following, job = followed_until(slurm, run, "it is held and does not start by itself")
+    broken.unlink()
+    slurm.run(f"scontrol update NodeName=ib-1,ib-2 State=resume; scontrol release {job}", check=False)
+    _, rest = following.communicate(timeout=60)
+    assert following.returncode == 0, rest
+    slurm.run("scontrol update partition=ib maxtime=10")
+    following, _ = followed_until(slurm, [*run, "cluster.partitions.ib.time_limit=60"],
+                                  "it does not start by itself: its time limit is above that of its partition")
+    slurm.run("scontrol update partition=ib maxtime=infinite")
+    _, rest = following.communicate(timeout=60)
+    assert following.returncode == 0, rest
+
+
+def followed_until(slurm: SlurmCluster, words: list[str], said: str) -> tuple[subprocess.Popen[str], str]:
+    """Start a run that is followed, and return its command and its job once something was said of it."""
+    following = subprocess.Popen(slurm.command_line(command("train", words), environment=HOLDING), text=True,
+                                 stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     assert following.stderr is not None
     job = ""
     for line in following.stderr:
         job = line.partition("submitted job ")[2].partition(";")[0] or job
-        if "it is held and does not start by itself" in line:
-            break
-    broken.unlink()
-    assert job
-    slurm.run(f"scontrol update NodeName=ib-1,ib-2 State=resume; scontrol release {job}", check=False)
-    rest = following.stderr.read()
-    assert following.wait(timeout=60) == 0, rest
+        if said in line:
+            return following, job
+    raise AssertionError(f"it ended with {following.wait()} and never said: {said}")
 
 
 def test_each_rank_sees_the_gpus_that_the_step_gives_it(each_slurm: SlurmCluster) -> None:

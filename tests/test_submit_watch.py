@@ -294,6 +294,18 @@ def sixteen(tmp_path: Path, programs: Callable[..., Path]) -> RunFolder:
     return folder
 
 
+@pytest.mark.parametrize(("reason", "said"), [
+    ("PartitionTimeLimit", "lower cluster.partitions.<label>.time_limit"), ("PartitionDown", "once the site opens"),
+    ("QOSMaxWallDurationPerJobLimit", "a limit of its account or QOS (QOSMaxWallDurationPerJobLimit) allows a job"),
+    ("AssocMaxCpuPerJobLimit", "AssocMaxCpuPerJobLimit"), ("AssocGrpNodeLimit", None), ("QOSMaxJobsPerUserLimit", None),
+    ("Resources", None), (None, None)])
+def test_a_job_that_waits_for_what_no_other_job_makes_free_is_said_to_need_a_change(reason: str | None,
+                                                                                    said: str | None) -> None:
+    obstacle = JobStatus("PENDING", reason).obstacle
+    assert obstacle is None if said is None else said in (obstacle or "")
+    assert JobStatus("RUNNING", reason).obstacle is None
+
+
 @pytest.mark.parametrize("script", ["/home/me/train.sh", "(null)", "hostname",
                                     "/x/runs/mixed/20260101-000000-abcd/submission/submission_file_1.sh"])
 def test_another_job_with_the_number_of_a_lost_one_is_not_shown_or_cancelled(

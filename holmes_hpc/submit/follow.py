@@ -35,6 +35,8 @@ def follow(run: SubmittedRun, on_row: Callable[[dict[str, Any]], None], on_state
             if status.held:
                 on_state(f"it is held and does not start by itself: `{run.command('scontrol', 'release')}` lets it, "
                          "once what is wrong is mended; or cancel it")
+            if status.obstacle:
+                on_state(f"it does not start by itself: {status.obstacle}; cancel it by `{run.command('scancel')}`")
         if states.lost and not lost_said:
             lost_said, watch.runs[0].status = True, None
             on_state(f"Slurm lost it, and gave the number {run.job_id} to another job, which is none of this run's")

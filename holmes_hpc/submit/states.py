@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,23 @@ from holmes_hpc.submit.commands import SlurmCommandError, run_command, understoo
 
 _PASSING = frozenset({None, "None", "Resources", "Priority", "BeginTime", "Dependency"})
 """Reasons for waiting that go by themselves; of a job's components another one says more."""
+
+
+_LIMITS = "it asks for more than its partition gives a job: lower the number of nodes, or name another partition"
+_STANDING = {
+    "PartitionTimeLimit": "its time limit is above that of its partition: lower cluster.partitions.<label>.time_limit",
+    "PartitionNodeLimit": _LIMITS,
+    "PartitionConfig": _LIMITS,
+    "PartitionDown": "its partition is closed: it starts once the site opens that one, or name another partition",
+    "PartitionInactive": "its partition is closed: it starts once the site opens that one, or name another partition",
+    "BadConstraints": "no nodes have what it asks for: look at the constraint of cluster.partitions.<label>",
+    "DependencyNeverSatisfied": "the job that launch.sbatch.dependency waits for ended otherwise than is asked there",
+    "InvalidAccount": "its account is none any more: set cluster.partitions.<label>.account",
+    "InvalidQOS": "its QOS is none any more: set cluster.partitions.<label>.qos",
+    "ReservationDeleted": "its reservation is gone: leave launch.sbatch.reservation out",
+}
+"""Reasons for waiting (squeue(1), "JOB REASON CODES") that no end of another job mends, and what does."""
+_TOO_MUCH = re.compile(r"(Assoc|QOS)(Max|Min)\w*(PerJob|PerNode|WallDuration)\w*|(Assoc|QOS)GrpWall\w*")
 
 
 @dataclass(frozen=True)
@@ -24,6 +42,15 @@ class JobStatus:
     def held(self) -> bool:
         """Whether the job waits until somebody releases it, as after a prolog failed."""
         return self.state == "PENDING" and "held" in (self.reason or "").casefold()
+
+    @property
+    def obstacle(self) -> str | None:
+        """What has to be changed before the job can start; None where waiting is enough, or it is held."""
+        if self.state != "PENDING" or self.reason is None:
+            return None
+        if _TOO_MUCH.match(self.reason):
+            return f"it asks for more than a limit of its account or QOS ({self.reason}) allows a job: ask for less"
+        return _STANDING.get(self.reason)
 
     def __str__(self) -> str:
         return f"{self.state} ({self.reason})" if self.reason and self.state == "PENDING" else self.state
