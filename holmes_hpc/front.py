@@ -36,7 +36,7 @@ from holmes_hpc.config.help import help_text
 from holmes_hpc.config.written_files import text_as_written, text_as_yaml_reads_it
 from holmes_hpc.config.written_overrides import as_written
 from holmes_hpc.errors import FAILED, INTERRUPTED, PREEMPTED, WRONG, ConfigurationError, HolmesError
-from holmes_hpc.program import redacted_output, report, report_fault
+from holmes_hpc.program import open_streams, redacted_output, report, report_fault
 from holmes_hpc.redaction import RedactingFormatter, redact
 from holmes_hpc.runs.place import check_place
 
@@ -84,6 +84,7 @@ class _Jobs:
 
 def main(command: Command, argv: Sequence[str] | None = None) -> int:
     """Run a command with `argv` (default: the process's arguments) and return its exit status."""
+    open_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     with logging_to_stderr(command.verb):
         try:

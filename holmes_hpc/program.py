@@ -18,11 +18,27 @@ from holmes_hpc.quoting import for_terminal
 from holmes_hpc.redaction import redact
 
 
+def open_streams() -> None:
+    """Open the standard streams to nowhere that whoever started this process has closed.
+
+    Else the next file that is opened, such as a checkpoint, gets the number of one of them, and what is printed.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+
+
 def run_program(verb: str, act: Callable[[], int]) -> int:
     """Return the exit status of a command once all of its stdout is out.
 
     What the system refuses (a path that may not be read, a full disk) is one message, and status 1.
     """
+    open_streams()
     try:
         try:
             status = act()

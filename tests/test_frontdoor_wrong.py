@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holmes_hpc import front, plan
-from tests.runs_for_tests import ROOT
+from tests.runs_for_tests import ROOT, environment
 
 MIXED = "+cluster=mixed"
 
@@ -203,3 +204,15 @@ def test_full_error_shows_the_traceback_and_keeps_the_status(tmp_path: Path) -> 
     assert done.returncode == 2
     assert "Traceback" in done.stderr
     assert done.stderr.rstrip().splitlines()[-1].startswith("holmes plan: train.steps=x: expected")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_opened_to_nowhere(closed: str, tmp_path: Path) -> None:
+    """Else the first files that are opened get their numbers, and what is printed; a traceback ended the command."""
+    program = ("import os, sys; from holmes_hpc import cli; status = cli.run(['settings', 'train.seed']); "
+               "number = os.open('first', os.O_CREAT | os.O_WRONLY); sys.stderr.write('said'); "
+               "open('seen', 'w').write(f'{status} {number}')")
+    shell = f"{shlex.quote(sys.executable)} -c {shlex.quote(program)} {closed}"
+    subprocess.run(["bash", "-c", shell], cwd=tmp_path, env=environment(), check=True, capture_output=True)
+    status, number = (tmp_path / "seen").read_text().split()
+    assert status == "0" and int(number) > 2 and (tmp_path / "first").read_text() == ""

@@ -19,7 +19,7 @@ from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.follow.failure import FailureReport
 from holmes_hpc.launch.here import run as here
-from holmes_hpc.launch.here.ended import RESERVE, clear_and_advise, how_to_go_on, with_way_on
+from holmes_hpc.launch.here.ended import RESERVE, RunEnd, clear_and_advise, how_to_go_on, with_way_on
 from holmes_hpc.launch.train import fill_in_resume
 from holmes_hpc.planner import bind, plan
 from holmes_hpc.runs import RunFolder, heal, read_result
@@ -38,6 +38,13 @@ def run_folder(base: Path, name: str, *, resume: str = "auto") -> RunFolder:
     make_checkpoint(folder.checkpoints / "step-000001", 1)
     make_checkpoint(folder.checkpoints / ".step-000002.a.partial", 2)
     return folder
+
+
+def test_a_run_whose_result_cannot_be_written_has_not_ended_well(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "mixed", {"config.yaml": "{}"})
+    folder.result_path.mkdir()
+    said, well = RunEnd(folder, emulated=False, seconds=60).write("completed", lambda: None)
+    assert not well and "the run's result was not written: " in str(said) and "Is a directory" in str(said)
 
 
 def names(folder: RunFolder) -> list[str]:

@@ -61,6 +61,8 @@ class RunEnd:
             write_result(self.folder, status=status, error=error, emulated=self.emulated,
                          others_held_cores=self.others_held_cores)
         except HolmesError as refused:
+            if error is None:  # nobody could tell that the run ended well
+                return f"the run's result was not written: {refused}"
             LOG.error("the result was not written: %s", refused)
         return error
 
