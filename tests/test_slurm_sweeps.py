@@ -166,7 +166,9 @@ def interrupted(slurm: SlurmCluster, words: list[str], number: signal.Signals) -
     return rest
 
 
-@pytest.mark.parametrize(("runs", "limit"), [(4, 5), pytest.param(20, 7, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("make_each_slurm", "runs", "limit"), [
+    ("installed", 4, 5), pytest.param("tree", 4, 5, marks=pytest.mark.long),
+    pytest.param("installed", 20, 7, marks=pytest.mark.long)], indirect=["make_each_slurm"])
 def test_a_sweep_beyond_the_submission_limit_that_is_interrupted_twice_ends_and_none_runs_twice(
         make_each_slurm: MakeSlurm, runs: int, limit: int) -> None:
     slurm = make_each_slurm(accounting=True, extra=(
