@@ -14,6 +14,7 @@ import pytest
 
 from tests import fuzzing
 from tests.costs import Costs
+from tests.order import spread
 from tests.slurm_cluster.fixture import each_slurm, make_each_slurm, make_slurm, slurm, slurm_accounting
 
 __all__ = ["each_slurm", "make_each_slurm", "make_slurm", "slurm", "slurm_accounting"]
@@ -40,6 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SLURM_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("slurm")
+    items[:] = spread(items)
 
 
 @pytest.fixture(scope="session", autouse=True)
