@@ -34,6 +34,9 @@ def register() -> None:
     store = ConfigStore.instance()
     if "schema.yaml" not in store.repo:  # making it takes an eighth of composing
         store.store(name="schema", node=Root, provider="holmes_hpc")
+    # Hydra copies all that is registered for every composition, to change where it looks for files, and then only reads
+    # it: a tenth of composing. What it loads from there it copies once more.
+    vars(store)["__deepcopy__"] = lambda memo: store
 
 
 def compose(overrides: Sequence[str] = (), *, cluster_required: bool = True) -> DictConfig:
