@@ -200,12 +200,11 @@ def test_disk_that_fills_up_in_mid_run_is_named_and_the_result_written(tmp_path:
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", str(small)], check=True)
     try:
-        done = subprocess.run(command("train", [*LONG, f"run.folder={small}"]), cwd=tmp_path, env=environment(),
-                              capture_output=True, text=True, timeout=120, check=False)
+        done = start(tmp_path, "train", ["run.pictures=false", *LONG, f"run.folder={small}"], timeout=120)
         results = [json.loads(path.read_text()) for path in small.glob("*/*/result.json")]
     finally:
         subprocess.run(["umount", str(small)], check=True)
-    assert done.returncode == 1
+    assert done.status == 1
     assert "the disk or the quota" in done.stderr
     assert "Traceback" not in done.stderr
     assert [result["status"] for result in results] == ["failed"]
