@@ -31,6 +31,8 @@ from holmes_hpc.errors import CheckpointError, ConfigurationError
 from holmes_hpc.families import Family, Source
 from holmes_hpc.families.folder import CONFIGURATION
 
+_MOST_ROOM_BYTES = 128 * 2**20
+
 Say = Callable[[int, int], None]
 """Told how many bytes of how many are written."""
 
@@ -124,9 +126,13 @@ class _Reader:
         self._export, self._name = export, ""
         self._file: BinaryIO | None = None
         self._checked: set[str] = set()
+        self._room = bytearray()
 
     def read(self, shard: Shard) -> Tensor:
-        """Return a shard's tensor. Raises CheckpointError for one that is damaged, or not finite."""
+        """Return a shard's tensor, which holds until the next is read.
+
+        Raises CheckpointError for one that is damaged, or not finite.
+        """
         path = self._export.checkpoint
         try:
             if shard.file not in self._checked and shard.file in self._export.index.covers:
@@ -135,15 +141,17 @@ class _Reader:
             if self._name != shard.file or self._file is None:
                 self.close()
                 self._file, self._name = (path / shard.file).open("rb"), shard.file
-            read = read_shard(self._file, shard)
+            if len(self._room) < shard.length <= _MOST_ROOM_BYTES:
+                self._room = bytearray(shard.length)
+            read = read_shard(self._file, shard, self._room)
         except OSError as error:
             raise CheckpointError(f"a shard cannot be read: {shard.file}: {error.strerror or error}") from error
         name = shard.key.removeprefix(MODEL_PREFIX)
-        if not bool(torch.isfinite(read).all()):
+        if not _is_finite(read):
             raise CheckpointError(f"{name} has values that are not finite: the training had diverged; take an earlier "
                                   "--step")
         found = read.to(getattr(torch, self._export.dtype))
-        if self._export.dtype == "float16" and not bool(torch.isfinite(found).all()):
+        if self._export.dtype == "float16" and not _is_finite(found):
             raise CheckpointError(f"{name} has values beyond what float16 holds; take --dtype bfloat16")
         return found
 
@@ -152,6 +160,11 @@ class _Reader:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Tell whether all values are finite, by the least and the largest: one pass, and no copy."""
+    return bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all())
 
 
 def _write_part(reader: _Reader, file: BinaryIO, target: Target, source: Source, name: str,

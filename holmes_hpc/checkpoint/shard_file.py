@@ -55,12 +55,15 @@ def write_shards(path: Path, entries: Sequence[Entry], *, hashed: bool = False) 
     return Cover.of(header, hashed=hashed), shards
 
 
-def read_shard(file: BinaryIO, shard: Shard) -> Tensor:
-    """Return a shard's tensor. Raises CheckpointError when bytes are missing or their checksum is another."""
+def read_shard(file: BinaryIO, shard: Shard, room: bytearray | None = None) -> Tensor:
+    """Return a shard's tensor, in `room` where that is large enough, else in memory of its own.
+
+    Raises CheckpointError when bytes are missing or their checksum is another.
+    """
     dtype = _DTYPES.get(shard.dtype)
     if dtype is None or shard.length != shard.rectangle.volume * dtype.itemsize:
         raise CheckpointError(f"it is foreign: {shard.key} in {shard.file} is {shard.length} bytes of {shard.dtype}")
-    data = bytearray(shard.length)
+    data = memoryview(bytearray(shard.length) if room is None or len(room) < shard.length else room)[:shard.length]
     file.seek(shard.begin)
     if file.readinto(data) != shard.length:  # type: ignore[attr-defined]
         raise CheckpointError(f"a shard is torn: {shard.file} ends within {shard.key}")
