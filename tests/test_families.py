@@ -104,8 +104,14 @@ def test_both_spellings_of_rotary_settings_say_the_same() -> None:
     linear = {"type": "linear", "factor": 4.0}
     assert settings_of(config_of("llama-linear-bias", rope_parameters=..., rope_scaling=linear)) == settings_of(
         config_of("llama-linear-bias"))
+    assert settings_of(config_of("llama2", rope_theta=777.0, rope_parameters={"rope_type": "default"})) == settings_of(
+        config_of("llama2", rope_parameters={"rope_type": "default", "rope_theta": 777.0}))
+    assert settings_of(config_of("llama-linear-bias", rope_scaling={**linear, "rope_theta": 1e4}, rope_parameters={
+        **linear, "rope_theta": 1e4}, rope_theta=10000)) == settings_of(config_of("llama-linear-bias"))
     assert settings_of(config_of("neox", rope_parameters=..., rotary_pct=0.25, rotary_emb_base=10000)) == settings_of(
         config_of("neox"))
+    with pytest.raises(ConfigurationError, match="partial_rotary_factor=0.5: elsewhere it is 0.25"):
+        settings_of(config_of("neox", rope_parameters=..., partial_rotary_factor=0.5))  # which is not how it spells it
     assert settings_of(config_of("phi3-partial", rope_parameters=..., partial_rotary_factor=0.5)) == settings_of(
         config_of("phi3-partial"))
 
@@ -135,6 +141,10 @@ def test_an_absent_tie_is_the_familys(name: str) -> None:
     ({"rope_parameters": ..., "rope_scaling": {"type": "su", "long_factor": [1.0]}}, "rope_type=su"),
     ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mscale": 2.0}}, "mscale=2.0"),
     ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
+    ({"rope_theta": 777.0}, "rope_theta=777.0: elsewhere it is 10000.0"),
+    ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling and rope_parameters say different things"),
+    ({"rope_parameters": ..., "rope_scaling": {"type": "linear", "factor": 2.0, "rope_theta": 1.0}, "rope_theta": 2.0},
+     "rope_theta=2.0: elsewhere it is 1.0"),
     ({"layer_types": ["chunked_attention"] * 3}, "layer_types"),
 ])
 def test_keys_that_are_not_neutral_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -75,7 +75,9 @@ class Family:
     `defaults`: values of keys that may be absent. `neutral`: keys that may only have these values. `inert`: keys that
     say nothing about what is computed, beside those that all families have. `fixed`: our settings that all models of
     the family have. `names`: theirs by our parameter without its last word, layers with `{}`. `fused`: our parts of a
-    tensor, in their order. `by_head`: the fused tensor has them head by head.
+    tensor, in their order. `by_head`: the fused tensor has them head by head. `base_key`, `fraction_key`: how the
+    base of rotary positions and the part of a head that they turn are spelled; `fraction`: that part, if nothing says
+    it.
     """
 
     model_type: str
@@ -92,6 +94,9 @@ class Family:
     head_dim: bool = False
     attention_bias: bool = True
     partial_rotary: bool = False
+    base_key: str = "rope_theta"
+    fraction_key: str = "partial_rotary_factor"
+    fraction: float = 1.0
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     by_head: bool = False
     transposed: bool = False
@@ -194,8 +199,8 @@ FAMILIES: dict[str, Family] = {family.model_type: family for family in (
         LAYER + "feed_forward_norm": "gpt_neox.layers.{}.post_attention_layernorm"}, "gpt_neox.",
         {"normalization": "layernorm", "position_embedding": "rotary", "bias": True},
         {"layer_norm_eps": 1e-5, "hidden_act": "gelu", "initializer_range": 0.02, "tie_word_embeddings": False,
-         "use_parallel_residual": True, "partial_rotary_factor": 0.25, "attention_bias": True}, gated=False,
-        partial_rotary=True,
+         "use_parallel_residual": True, "attention_bias": True}, gated=False,
+        partial_rotary=True, base_key="rotary_emb_base", fraction_key="rotary_pct", fraction=0.25,
         inert=("rotary_pct", "rotary_emb_base", "hidden_dropout_prob"),
         fused={f"attention.{part}": ("query", "key", "value") for part in ("query", "key", "value")}, by_head=True,
         buffers=("rotary_emb.inv_freq", "attention.bias", "attention.masked_bias")),

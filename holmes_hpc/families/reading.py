@@ -143,14 +143,7 @@ def _activation(given: Mapping[str, Any], family: Family) -> str:
 
 def _rotary(given: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """Return the rotary settings, from either spelling: one key `rope_parameters`, or `rope_theta` and others."""
-    parameters = given.get("rope_parameters")
-    if parameters is None:
-        scaling = given.get("rope_scaling") or {}
-        if not isinstance(scaling, dict):
-            raise NotKnownError(f"rope_scaling={_shown(scaling)}: expected an object or null")
-        parameters = {"rope_theta": given.get("rotary_emb_base", given.get("rope_theta", 10000.0)), **scaling}
-    if not isinstance(parameters, dict):
-        raise NotKnownError(f"rope_parameters={_shown(parameters)}: expected an object")
+    parameters = _rotary_parameters(given)
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     if kind not in ("default", *_SCALING_KEYS):
         raise NotKnownError(f"rope_type={_shown(kind)}: known are default, {', '.join(_SCALING_KEYS)}")
@@ -159,8 +152,9 @@ def _rotary(given: Mapping[str, Any], family: Family) -> dict[str, Any]:
                 kind == "default" and key == "factor" and value == 1.0):
             raise NotKnownError(f"{key}={_shown(value)} of the rotary positions: nothing is known of it for "
                                 f"rope_type={kind}")
-    fraction = parameters.get("partial_rotary_factor", given.get("rotary_pct", given.get("partial_rotary_factor", 1.0)))
-    found = {"rotary_base": _number(parameters, "rope_theta") if "rope_theta" in parameters else 10000.0,
+    base = _once(given, parameters, "rope_theta", family.base_key, 10000.0)
+    fraction = _once(given, parameters, "partial_rotary_factor", family.fraction_key, family.fraction)
+    found = {"rotary_base": _number({"rope_theta": base}, "rope_theta"),
              "rotary_fraction": _number({"partial_rotary_factor": fraction}, "partial_rotary_factor"),
              "rotary_scaling": "none" if kind == "default" else kind}
     if found["rotary_fraction"] != 1.0 and not family.partial_rotary:
@@ -173,6 +167,35 @@ def _rotary(given: Mapping[str, Any], family: Family) -> dict[str, Any]:
                   "rotary_high_frequency_factor": _number(parameters, "high_freq_factor"),
                   "rotary_original_length": _whole(parameters, "original_max_position_embeddings")}
     return found
+
+
+def _rotary_parameters(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what either spelling says of the kind of rotary positions; {} where neither does."""
+    said: dict[str, Mapping[str, Any]] = {}
+    for key in ("rope_scaling", "rope_parameters"):
+        value = given.get(key)
+        if value is not None and not isinstance(value, dict):
+            raise NotKnownError(f"{key}={_shown(value)}: expected an object or null")
+        if value:
+            said[key] = value
+    if len(said) == 2 and said["rope_scaling"] != said["rope_parameters"]:
+        raise NotKnownError("rope_scaling and rope_parameters say different things, and releases of transformers "
+                            "differ in which of them they take")
+    return next(iter(said.values()), {})
+
+
+def _once(given: Mapping[str, Any], parameters: Mapping[str, Any], name: str, spelled: str, default: float) -> Any:
+    """Return a value that may stand in several places, which must be the same in all: releases differ in which counts.
+
+    `spelled` is what the family calls `name` outside of `parameters`.
+    """
+    places = [(name, parameters.get(name)), (spelled, given.get(spelled)), (name, given.get(name))]
+    value = next((value for _, value in places[:2] if value is not None), default)
+    for key, other in places:
+        if other is not None and other != value:
+            raise NotKnownError(f"{key}={_shown(other)}: elsewhere it is {_shown(value)}, and releases of transformers "
+                                "differ in which of the two they take")
+    return value
 
 
 def _check_window(given: Mapping[str, Any], sequence_length: int) -> None:
