@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                                                                "id, or a run's name")
     parser.add_argument("--folder", type=Path, default=default_runs_folder(), help="where runs lie (%(default)s)")
     arguments = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="holmes cancel: %(message)s", stream=sys.stderr)
     try:
         return _cancel(arguments.runs, arguments.folder)
     except HolmesError as error:
@@ -60,7 +62,8 @@ def _cancel(names: Sequence[str], base: Path) -> int:
 
 def _cancel_living(runs: Sequence[SubmittedRun]) -> list[SubmittedRun]:
     """Cancel those jobs that live, and return them."""
-    states = patiently(lambda left: read_states([run.known_as for run in runs]), PATIENCE_SECONDS) if runs else {}
+    asked = [run.known_as for run in runs]
+    states = patiently(lambda left: read_states(asked, say=True), PATIENCE_SECONDS) if runs else {}
     living = [run for run in runs if _lives(states.get(run.known_as))]
     others = patiently(lambda left: strangers(living), PATIENCE_SECONDS) if living else set()
     living = [run for run in living if run.known_as not in others]

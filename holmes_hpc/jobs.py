@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=default_runs_folder(), help="where runs lie (%(default)s)")
     parser.add_argument("--watch", action="store_true", help="until all are over; Ctrl-C only stops watching")
     arguments = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="holmes jobs: %(message)s", stream=sys.stderr)
     try:
         return _show(arguments)
     except HolmesError as error:
@@ -61,7 +63,7 @@ def _show(arguments: argparse.Namespace) -> int:
                              "folder of runs\n")
         _say_missing(missing)
         return 0
-    states = OwnStates(found)
+    states = OwnStates(found, say=not arguments.watch)
     watch, board = Watch(found, states), Board(_overrides(arguments.runs))
     if arguments.watch:
         show_until_over(watch, board, sys.stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from holmes_hpc.cluster.slurm.jobs import read_task_numbers
 from holmes_hpc.cluster.slurm.records import SlurmOutputError
 from holmes_hpc.runs import RunFolder, read_result, write_job, write_result
 from holmes_hpc.runs.shared import memory_file_system
+from holmes_hpc.submit import commands, states
 from holmes_hpc.submit import watch as watching
 from holmes_hpc.submit.board import Board
 from holmes_hpc.submit.commands import SlurmCommandError
@@ -107,6 +109,19 @@ def test_without_accounting_the_queue_has_to_do(programs: Callable[..., Path]) -
     programs("squeue", QUEUE)
     programs("sacct", "", 1)
     assert read_states(["3", "20"]).keys() == {"3"}
+
+
+def test_an_accounting_that_hangs_is_not_waited_for_long_and_not_in_silence(
+        programs: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture) -> None:
+    programs("squeue", QUEUE)
+    programs("sacct", "")
+    (tmp_path / "bin" / "sacct").write_text("#!/bin/sh\nexec sleep 250\n")
+    monkeypatch.setattr(commands, "WORD_SECONDS", 0.1)
+    monkeypatch.setattr(states, "ACCOUNTING_SECONDS", 0.3)
+    with caplog.at_level(logging.INFO):
+        assert read_states(["3", "20"], say=True).keys() == {"3"}
+    assert "Slurm has not answered `sacct --parsable2" in caplog.text
 
 
 def test_a_dead_controller_is_an_error(programs: Callable[..., Path]) -> None:

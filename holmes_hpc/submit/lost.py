@@ -23,7 +23,9 @@ class OwnStates:
     killed while somebody looks on. Raises SlurmCommandError.
     """
 
-    def __init__(self, runs: Iterable[SubmittedRun]) -> None:
+    def __init__(self, runs: Iterable[SubmittedRun], *, say: bool = False) -> None:
+        """`say`: who waits for Slurm is told."""
+        self._say = say
         self._runs = {run.known_as: run for run in runs if not run.gone_on}
         self._looked_up: dict[str, str] = {}
         self.lost: set[str] = set()
@@ -36,7 +38,7 @@ class OwnStates:
 
     def __call__(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
         """Return the states by job id."""
-        states = read_states(job_ids)
+        states = read_states(job_ids, say=self._say)
         changed = {known_as: status.state for known_as, status in states.items()
                    if known_as in self._runs and self._looked_up.get(known_as) != status.state}
         if changed:

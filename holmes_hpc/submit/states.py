@@ -14,6 +14,9 @@ _PASSING = frozenset({None, "None", "Resources", "Priority", "BeginTime", "Depen
 """Reasons for waiting that go by themselves; of a job's components another one says more."""
 
 
+ACCOUNTING_SECONDS = 15.0
+"""How long the accounting is waited for, which adds to what the queue and the run folders tell."""
+
 _LIMITS = "it asks for more than its partition gives a job: lower the number of nodes, or name another partition"
 _STANDING = {
     "PartitionTimeLimit": "its time limit is above that of its partition: lower cluster.partitions.<label>.time_limit",
@@ -56,33 +59,34 @@ class JobStatus:
         return f"{self.state} ({self.reason})" if self.reason and self.state == "PENDING" else self.state
 
 
-def read_states(job_ids: Sequence[str]) -> dict[str, JobStatus]:
+def read_states(job_ids: Sequence[str], *, say: bool = False) -> dict[str, JobStatus]:
     """Return the states of jobs: from the queue, and for those that left it from accounting where there is one.
 
     `7;west` is job 7 of the cluster west. One call asks for all jobs of a cluster, however many there are. A job that
     neither knows is missing from the answer. Raises SlurmCommandError when the controller does not answer, or in
-    no form that is known.
+    no form that is known. With `say` who waits is told.
     """
     by_cluster: dict[str, set[str]] = {}
     for job_id in job_ids:
         job, _, cluster = job_id.partition(";")
         by_cluster.setdefault(cluster, set()).add(job)
     return {f"{job};{cluster}" if cluster else job: status for cluster, wanted in by_cluster.items()
-            for job, status in _read_states(wanted, cluster or None).items()}
+            for job, status in _read_states(wanted, cluster or None, say=say).items()}
 
 
-def _read_states(wanted: set[str], cluster: str | None) -> dict[str, JobStatus]:
+def _read_states(wanted: set[str], cluster: str | None, *, say: bool) -> dict[str, JobStatus]:
     words = ["squeue", "--me", "--states=all", f"--format={JOB_FORMAT}"]
     with understood(words[:1]):
-        found = statuses(read_squeue(run_command(words, cluster=cluster)))
+        found = statuses(read_squeue(run_command(words, cluster=cluster, say=say)))
     gone = sorted({job.partition("_")[0] for job in wanted - found.keys()})
     if gone:
         words = ["sacct", "--parsable2", f"--format={ACCOUNTING_FIELDS}", f"--jobs={','.join(gone)}"]
         try:
             with understood(words[:1]):
-                found = statuses(read_sacct(run_command(words, cluster=cluster))) | found
+                told = run_command(words, cluster=cluster, timeout_seconds=ACCOUNTING_SECONDS, say=say)
+                found = statuses(read_sacct(told)) | found
         except SlurmCommandError:
-            pass  # no accounting here: the run folder's result has to do
+            pass  # no accounting here, or none that answers: the run folder's result has to do
     return {job: status for job, status in found.items() if job in wanted}
 
 
