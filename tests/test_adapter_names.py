@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
+from omegaconf import DictConfig
 
 from holmes_hpc.cluster.nccl import node_environment
+from holmes_hpc.config.check import check
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.submit.components import job_components, job_shape
@@ -13,6 +17,15 @@ from holmes_hpc.submit.inventory import Inventory, read_saved
 from holmes_hpc.submit.site import describe_site, find_labels
 
 IB = "cluster.partitions.ib"
+composed = functools.cache(lambda: compose(["+cluster=mixed"]))
+
+
+def named(key: str, value: str) -> DictConfig:
+    """Return the configuration with a name in the label `ib`, checked as after composing."""
+    config = composed().copy()
+    config.cluster.partitions.ib[key] = value
+    check(config)
+    return config
 
 
 @pytest.mark.parametrize(("key", "value", "why"), [
@@ -29,7 +42,7 @@ IB = "cluster.partitions.ib"
 ])
 def test_patterns_of_nccl_are_refused_at_composing(key: str, value: str, why: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        compose(["+cluster=mixed", f'{IB}.{key}="{value}"'])
+        named(key, value)
     message = str(refused.value)
     assert message.startswith(f"{IB}.{key}={value}: ") and why in message
     assert "/sys/class/infiniband" in message or "ip -br address" in message
@@ -43,7 +56,7 @@ def test_patterns_of_nccl_are_refused_at_composing(key: str, value: str, why: st
     ("interface", "lan", "=lan"), ("interface", "eth0:1", "=eth0:1"),
 ])
 def test_exact_names_reach_nccl_as_such(key: str, value: str, told: str) -> None:
-    part = compose(["+cluster=mixed", f'{IB}.{key}="{value}"']).cluster.partitions.ib
+    part = named(key, value).cluster.partitions.ib
     assert list(node_environment(part.hca, None, part.interface).values()) == [told]
 
 

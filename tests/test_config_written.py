@@ -33,37 +33,48 @@ def composed(site: Path, text: str, *overrides: str, name: str = "ours") -> obje
     return compose([f"hydra.searchpath=[{site}]", f"+cluster={name}", *overrides])
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_words_of_a_cluster_file_stay_as_they_are_written(site: Path, word: str) -> None:
-    config = composed(site, f"name: x\nfeatures: {{{word}: ib}}\npartitions:\n  a: {{partition: {word}, qos: {word}, "
-                            f"exclude: {word}, account: {word}, interface: {word}, sbatch: {{comment: {word}}}, "
-                            f"time_limit: 12:00:00, nodes: 2, ethernet_gbps: 1e2}}\n")
-    part = config.cluster.partitions.a
-    assert list(config.cluster.features) == [word]
-    assert [part.partition, part.qos, part.exclude, part.account, part.interface] == [word] * 5
-    flag = {"true": True}.get(word, word)  # as in {exclusive: true}
-    assert part.sbatch.comment == flag and type(part.sbatch.comment) is type(flag)
-    assert (part.time_limit, part.nodes, part.ethernet_gbps) == ("12:00:00", 2, 100.0)
+def test_words_of_a_cluster_file_stay_as_they_are_written(site: Path) -> None:
+    labels = "".join(f"  p{place}: {{partition: {word}, qos: {word}, exclude: {word}, account: {word}, "
+                     f"interface: {word}, sbatch: {{comment: {word}}}, time_limit: 12:00:00, nodes: 2, "
+                     "ethernet_gbps: 1e2}\n" for place, word in enumerate(WORDS))
+    features = ", ".join(f"{word}: ib" for word in WORDS)
+    cluster = composed(site, f"name: x\nfeatures: {{{features}}}\npartitions:\n{labels}").cluster
+    assert list(cluster.features) == WORDS
+    for part, word in zip(cluster.partitions.values(), WORDS, strict=True):
+        assert [part.partition, part.qos, part.exclude, part.account, part.interface] == [word] * 5
+        flag = {"true": True}.get(word, word)  # as in {exclusive: true}
+        assert part.sbatch.comment == flag and type(part.sbatch.comment) is type(flag)
+        assert (part.time_limit, part.nodes, part.ethernet_gbps) == ("12:00:00", 2, 100.0)
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_words_of_overrides_stay_as_they_are_written(word: str) -> None:
-    config = compose([*MIXED, f"{IB}.account={word}", f"{IB}.partition={word}", f"+launch.sbatch.comment={word}",
-                      f"launch.setup=[{word}, echo {word}]", 
-                      f"+{IB}.sbatch={{comment: {word}, exclusive: true, mem: 0}}"])
-    part = config.cluster.partitions.ib
-    assert (part.account, part.partition, list(config.launch.setup)) == (word, word, [word, f"echo {word}"])
-    flag = {"true": True, "False": False}.get(word, word)
-    assert config.launch.sbatch.comment == flag
-    assert dict(part.sbatch) == {"comment": flag, "exclusive": True, "mem": "0"}
+def test_words_of_overrides_stay_as_they_are_written(site: Path) -> None:
+    labels = ", ".join(f"p{place}: {{nodes: 1}}" for place in range(len(WORDS)))
+    setup = [line for word in WORDS for line in (word, f"echo {word}")]
+    config = composed(site, f"name: x\npartitions: {{{labels}}}\n", f"launch.setup=[{', '.join(setup)}]", *(
+        override for place, word in enumerate(WORDS) for override in (
+            f"cluster.partitions.p{place}.account={word}", f"cluster.partitions.p{place}.partition={word}",
+            f"+launch.sbatch.option{place}={word}",
+            f"+cluster.partitions.p{place}.sbatch={{comment: {word}, exclusive: true, mem: 0}}")))
+    assert list(config.launch.setup) == setup
+    for place, word in enumerate(WORDS):
+        part = config.cluster.partitions[f"p{place}"]
+        assert (part.account, part.partition) == (word, word)
+        flag = {"true": True, "False": False}.get(word, word)
+        assert config.launch.sbatch[f"option{place}"] == flag
+        assert dict(part.sbatch) == {"comment": flag, "exclusive": True, "mem": "0"}
 
 
-@pytest.mark.parametrize("word", [word for word in WORDS if word[0] not in "+-." and ":" not in word])
-def test_names_of_runs_clusters_and_sweeps_are_text_too(site: Path, word: str) -> None:
+NAMES = [word for word in WORDS if word[0] not in "+-." and ":" not in word]
+
+
+@pytest.mark.parametrize("word", NAMES)
+def test_names_of_runs_and_clusters_are_text_too(site: Path, word: str) -> None:
     config = composed(site, f"name: {word}\npartitions: {{{word}: {{nodes: 1}}}}\n", f"run.name={word}", name=word)
     assert config.run.name == config.cluster.name == word and list(config.cluster.partitions) == [word]
-    names = [job.run.name for job in compose_sweep([*MIXED, f"run.name={word},other"])]
-    assert names == [word, "other"]
+
+
+def test_names_of_the_runs_of_a_sweep_are_text_too() -> None:
+    assert [job.run.name for job in compose_sweep([*MIXED, f"run.name={','.join(NAMES)}"])] == NAMES
 
 
 def test_null_is_still_none(site: Path) -> None:
