@@ -62,7 +62,12 @@ def test_tokens_of_the_declared_type_pass(tmp_path: Path, code: str, vocab_size:
     ("<u2", GPT2, "uint8", "uint16"), ("<u2", 256, "uint8", "uint16"), ("<u2", GPT2, "uint32", "uint16"),
     ("<u2", GPT2, "int64", "uint16"), ("<u4", GPT2, "int64", "uint32"),
     (">u2", GPT2, "uint16", "big-endian uint16"), (">u2", 32_000, "uint16", "big-endian uint16"),
-    (">u4", GPT2, "uint32", "big-endian uint32"),
+    (">u4", GPT2, "uint32", "big-endian uint32"), (">u4", GPT2, "uint16", "big-endian uint32"),
+    (">u4", 256, "uint8", "big-endian uint32"), (">i8", GPT2, "uint16", "big-endian int64"),
+    (">i8", LLAMA3, "uint32", "big-endian int64"), (">u2", 256, "uint8", "big-endian uint16"),
+    ("<f4", GPT2, "uint16", "float32"), ("<f4", 256, "uint8", "float32"), ("<f4", LLAMA3, "uint32", "float32"),
+    ("<f8", GPT2, "uint16", "float64"), ("<f8", GPT2, "int64", "float64"), ("<f2", 256, "uint8", "float16"),
+    ("<f2", 2048, "uint16", "float16"),
 ])
 @pytest.mark.parametrize("model", ["its own", "a wider one"])
 def test_tokens_of_another_type_are_refused_with_the_one_that_fits(
@@ -86,8 +91,8 @@ def test_bytes_read_as_sixteen_bits_are_refused(tmp_path: Path) -> None:
     lambda: numpy.arange(20_000) % 250, lambda: numpy.arange(50_000), lambda: numpy.full(9000, 7),
     lambda: numpy.random.default_rng(0).integers(0, GPT2, 30_000),
     lambda: numpy.random.default_rng(0).integers(0, 2**16, 30_000),
-    lambda: numpy.tile(numpy.arange(1, 4), 5000), lambda: numpy.concatenate([ids(GPT2), numpy.zeros(60_000)]),
-], ids=["counting", "all", "constant", "noise", "wide noise", "period", "padded"])
+    lambda: numpy.tile(numpy.arange(1, 4), 5000), lambda: numpy.full(9000, 15_360), lambda: numpy.concatenate([ids(GPT2), numpy.zeros(60_000)]),
+], ids=["counting", "all", "constant", "noise", "wide noise", "period", "a half one", "padded"])
 def test_numbers_that_are_no_text_are_not_taken_for_another_type(tmp_path: Path, make: object) -> None:
     check(2**16, path=written(tmp_path, make(), "<u2"))  # type: ignore[operator]
 
@@ -111,6 +116,10 @@ def test_text_given_for_tokens_is_refused_unless_a_token_is_a_byte(tmp_path: Pat
     (b"PK\x03\x04", "zip"), (b"\x1f\x8b\x08", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"PAR1", "Parquet"),
     (b"\x89HDF\r\n\x1a\n", "HDF5"), (struct.pack("<ii", 20240520, 1), "llm.c"),
     (struct.pack("<ii", 20240801, 7), r"llm\.c.*tail -c \+1025"),
+    (b"\x89PNG\r\n\x1a\n", "is a picture"), (b"%PDF-1.7\n", "is a PDF"), (b"SQLite format 3\0", "is a database"),
+    (b"MMIDIDX\0\0", "is an index of Megatron"), (bytes(257) + b"ustar\x0000", "is a tar archive"),
+    (struct.pack("<Q", 64) + b'{"x":{"dtype":"U16"', "is weights"), (b"\x7fELF\2", "is a program"),
+    (b"7z\xbc\xaf\x27\x1c", "is a 7z"), (b"\x04\x22\x4d\x18", "lz4"),
 ])
 def test_files_with_a_format_of_their_own_are_not_trained_on(tmp_path: Path, begin: bytes, what: str) -> None:
     path = tmp_path / "corpus.bin"

@@ -17,6 +17,10 @@ _FORMATS = {
     b"\x1f\x8b\x08": "compressed (gzip)", b"\x28\xb5\x2f\xfd": "compressed (zstd)", b"\xfd7zXZ\0": "compressed (xz)",
     b"BZh": "compressed (bzip2)", b"PAR1": "a Parquet file", b"ARROW1": "an Arrow file",
     b"\x89HDF\r\n\x1a\n": "an HDF5 file", b"\x80\x04\x95": "a pickle", b"\x80\x05\x95": "a pickle",
+    b"\x04\x22\x4d\x18": "compressed (lz4)", b"7z\xbc\xaf\x27\x1c": "a 7z archive", b"ORC": "an ORC file",
+    b"Obj\x01": "an Avro file", b"SQLite format 3\0": "a database (SQLite)", b"%PDF-": "a PDF file",
+    b"\x89PNG": "a picture", b"\xff\xd8\xff": "a picture", b"\x7fELF": "a program", b"GGUF": "a model (GGUF)",
+    b"MMIDIDX": "an index of Megatron, whose tokens are the .bin beside it (data=megatron)",
     (20240520).to_bytes(4, "little"): "a file of llm.c with a header of 1024 bytes, and uint16 after it",
     (20240801).to_bytes(4, "little"): "a file of llm.c with a header of 1024 bytes, and uint32 after it",
 }
@@ -29,7 +33,7 @@ def read_flat(settings: SourceSettings, vocab_size: int) -> Tokens:
     """
     path, dtype = settings.required_path, numpy.dtype(settings.dtype).newbyteorder("<")
     size, where = file_size(settings, path), f"{settings.key('path')}={path}"
-    _refuse_format(where, path, read_bytes(settings, path, 16))
+    _refuse_format(where, path, read_bytes(settings, path, 512))
     stored = map_array(settings, path, numpy.uint8, 0, size)
     sample = sample_of(stored)
     if dtype.itemsize > 1 and is_text(sample):
@@ -78,12 +82,18 @@ def _refuse_format(where: str, path: Path, begin: bytes) -> None:
             cut = (f"Cut the header off (tail -c +1025 {path} > tokens.bin) and set data.dtype to its type"
                    if "llm.c" in what else "Unpack it, or write its tokens with holmes_hpc.data.TokenFileWriter")
             raise DataError(f"{where} is {what}, and not a file of nothing but tokens. {cut}.")
+    what = "a tar archive" if begin[257:262] == b"ustar" else "weights (safetensors)" if begin[8:10] == b'{"' else ""
+    if what:
+        raise DataError(f"{where} is {what}, and not a file of nothing but tokens. Unpack it, or write its tokens with "
+                        "holmes_hpc.data.TokenFileWriter.")
 
 
 def _remedy(settings: SourceSettings, path: Path, found: str) -> str:
     if found.startswith("big-endian"):
         code = {"uint16": "u2", "uint32": "u4", "int64": "i8"}[found.split()[1]]
         way = (f"Turn its bytes round, as in numpy.fromfile({str(path)!r}, '>{code}').astype('<{code}').tofile(...)")
+    elif found.startswith("float"):
+        way = f"Save whole numbers, as in numpy.fromfile({str(path)!r}, '{found}').astype('uint32').tofile(...)"
     else:
         way = f"Set {settings.key('dtype')}={found}"
     return (f"its bytes look like {found}. {way}; if they are right as they are, write them with "

@@ -21,6 +21,8 @@ _CONTROL_BYTES = numpy.array([byte for byte in range(32) if byte not in b"\t\n\r
 _WINDOWS, _WINDOW_BYTES, _ALIGNMENT = 16, 1 << 15, 8
 _LEAST_BYTES = 64
 _LEAST_BYTES_FOR_STATISTICS = 8192
+_LEAST_KINDS = 5
+"""Different numbers that are taken for floating-point ones: a token of 15,360 alone looks like a 1.0 of 16 bits."""
 TYPES_BY_WIDTH = {1: "uint8", 2: "uint16", 4: "uint32", 8: "int64"}
 """The type of `data.dtype` for tokens of so many bytes."""
 _HIGH_BYTE_SHARE = 0.1
@@ -51,14 +53,19 @@ def likely_type(sample: NDArray[numpy.uint8], dtype: numpy.dtype[Any], vocab_siz
     """
     if len(sample) < _LEAST_BYTES:
         return None
-    width = dtype.itemsize
+    width, limit = dtype.itemsize, max(vocab_size, _LARGEST_USUAL_VOCABULARY)
+    for code in ("f8", "f4", "f2"):
+        if _are_whole(_as(sample, f"<{code}"), limit):
+            return numpy.dtype(code).name
     for wider in (8, 4, 2):
-        if wider > width and _looks_wide(sample, wider, max(vocab_size, _LARGEST_USUAL_VOCABULARY)):
-            return TYPES_BY_WIDTH[wider]
+        for order, words in (("<", ""), (">", "big-endian ")):
+            if wider > width and _looks_wide(_as(sample, f"{order}u{wider}"), wider, limit):
+                return words + TYPES_BY_WIDTH[wider]
     low, high = _shares(sample[0::2]), _shares(sample[1::2])
     enough = len(sample) >= _LEAST_BYTES_FOR_STATISTICS
     if width == 1:
-        return "uint16" if enough and _is_high_byte(high, low) else None
+        found = {"uint16": _is_high_byte(high, low), "big-endian uint16": _is_high_byte(low, high)}
+        return next((name for name, looks in found.items() if looks and enough), None)
     fits = int(_as(sample, f"<u{width}").max(initial=0)) < vocab_size
     if width == 2 and enough and _is_high_byte(low, high):
         return "big-endian uint16"
@@ -79,9 +86,15 @@ def is_text(sample: NDArray[numpy.uint8]) -> bool:
         (sample < 0x80).mean() > 0.5)
 
 
-def _looks_wide(sample: NDArray[numpy.uint8], width: int, limit: int) -> bool:
+def _are_whole(values: NDArray[Any], limit: int) -> bool:
+    """Whether floating-point numbers are whole ones below `limit`, few of them zeros: tokens that became such."""
+    with numpy.errstate(all="ignore"):  # what they are else may be anything
+        whole = numpy.isfinite(values) & (values >= 0) & (values < limit) & (values == numpy.floor(values))
+    return bool(whole.all() and (values > 0).mean() >= 0.25 and len(numpy.unique(values)) >= _LEAST_KINDS)
+
+
+def _looks_wide(values: NDArray[Any], width: int, limit: int) -> bool:
     """Whether numbers of `width` bytes are all below `limit`, and their upper halves unlike the lower ones."""
-    values = _as(sample, f"<u{width}")
     if int(values.max(initial=0)) >= limit:
         return False
     upper, lower = values >> (4 * width), values & ((1 << (4 * width)) - 1)
