@@ -91,7 +91,8 @@ def test_bytes_read_as_sixteen_bits_are_refused(tmp_path: Path) -> None:
     lambda: numpy.arange(20_000) % 250, lambda: numpy.arange(50_000), lambda: numpy.full(9000, 7),
     lambda: numpy.random.default_rng(0).integers(0, GPT2, 30_000),
     lambda: numpy.random.default_rng(0).integers(0, 2**16, 30_000),
-    lambda: numpy.tile(numpy.arange(1, 4), 5000), lambda: numpy.full(9000, 15_360), lambda: numpy.concatenate([ids(GPT2), numpy.zeros(60_000)]),
+    lambda: numpy.tile(numpy.arange(1, 4), 5000), lambda: numpy.full(9000, 15_360),
+    lambda: numpy.concatenate([ids(GPT2), numpy.zeros(60_000)]),
 ], ids=["counting", "all", "constant", "noise", "wide noise", "period", "a half one", "padded"])
 def test_numbers_that_are_no_text_are_not_taken_for_another_type(tmp_path: Path, make: object) -> None:
     check(2**16, path=written(tmp_path, make(), "<u2"))  # type: ignore[operator]

@@ -86,6 +86,11 @@ def _layer_split(config: DictConfig) -> None:
             f"as [2,2].{near(str(split), LAYER_SPLITS)}"
         )
     count = config.parallel.chunks or 1
+    if count > layers:
+        raise ConfigurationError(
+            f"parallel.chunks={count} gives each rank more stages than model.num_layers={layers} has layers; lower "
+            "parallel.chunks, or raise model.num_layers."
+        )
     if stages is not None and stages * count > layers:
         chunks = f" times parallel.chunks={count}" if count > 1 else ""
         raise ConfigurationError(
