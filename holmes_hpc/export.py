@@ -15,6 +15,7 @@ from holmes_hpc.families import NotKnownError, configuration_of
 from holmes_hpc.families.folder import CONFIGURATION, TEXTS
 from holmes_hpc.foreign import ForeignError, read_json, read_yaml
 from holmes_hpc.program import report, run_program
+from holmes_hpc.quoting import for_terminal
 from holmes_hpc.runs.find import find_run
 
 KEPT = "pretrained"
@@ -91,6 +92,9 @@ def _checkpoint(run: str, step: int | None, base: Path) -> tuple[Path, Any]:
         try:
             index = read_index(each)
             index.check_texts(each)
+            if refused:
+                sys.stderr.write(f"holmes export: WARNING: {each.name} is exported, since what is newer cannot be "
+                                 f"used: {for_terminal(str(refused))}; name another by --step\n")
             return each, index
         except CheckpointError as error:
             refused.add(each.name, str(error))

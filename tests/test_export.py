@@ -160,6 +160,22 @@ def spoiled(run: Path, name: str, value: Any) -> None:
     save(RunFolder(run), model, values, 1)
 
 
+def test_an_older_checkpoint_in_place_of_a_damaged_one_is_said(tmp_path: Path,
+                                                               capsys: pytest.CaptureFixture[str]) -> None:
+    config = compose(["+cluster=mixed", "model.num_layers=1", "model.hidden_size=16"])
+    model = Architecture.from_config(config.model)
+    folder = RunFolder.create(tmp_path / "runs", "mixed", {"config.yaml": "{}"})
+    save(folder, model, {info.name: torch.zeros(info.shape) for info in model.parameters()}, 1)
+    assert export(folder.path, tmp_path / "out") == 0
+    assert "WARNING" not in capsys.readouterr().err
+    (folder.checkpoints / "step-000009").mkdir()
+    (folder.checkpoints / "step-000009" / "checkpoint.json").mkdir()
+    assert export(folder.path, tmp_path / "again") == 0
+    error = capsys.readouterr().err
+    assert "WARNING: step-000005 is exported, since what is newer cannot be used: step-000009: " in error
+    assert "checkpoint.json: it is no regular file" in error
+
+
 def test_what_cannot_be_exported_says_why_and_leaves_nothing(
         tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_model("llama2", tmp_path / "model")

@@ -173,7 +173,7 @@ def read_index(path: Path) -> Index:
     except ForeignError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise CheckpointError(f"it is torn: it has no {INDEX_NAME}, which is written last") from None
-        raise CheckpointError(f"{INDEX_NAME} {str(error).removeprefix(str(path / INDEX_NAME)).lstrip(': ')}") from error
+        raise CheckpointError(f"{INDEX_NAME}{str(error).removeprefix(str(path / INDEX_NAME))}") from error
     content, manifest = unpack(text, INDEX_NAME)
     try:
         index = Index(_step(content["step"], path), dict(content["files"]), unpack_shards(content["shards"]),
