@@ -229,3 +229,27 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> No
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         time.sleep(0.3)
+
+
+CONFIGLESS = """\
+kill $(cat /run/slurm-cluster/pid/slurmd.{node}.pid)
+while [ -e /run/slurm-cluster/pid/slurmd.{node}.pid ]; do sleep 0.05; done
+mount -t tmpfs none /etc/slurm && slurmd -N {node} --conf-server 10.0.0.254:6817
+"""
+
+
+@pytest.mark.long
+def test_nodes_that_fetch_their_configuration_run_jobs_and_submit_them(make_each_slurm: MakeSlurm) -> None:
+    slurm = make_each_slurm(extra=("SlurmctldParameters=enable_configless,preempt_send_user_signal",))
+    for node in slurm.settings.nodes:
+        slurm.run(CONFIGLESS.format(node=node.name), node.name)
+    run = [site(slurm), without_torch(slurm), "+cluster=pair", *TINY]
+    let_go(slurm)
+    done = holmes(slurm, "train", run, check=False)
+    assert done.status == 0, done.stderr
+    # As in a job on this node, whose copy has a path of its own here: the ranks are on others.
+    fetched = "/run/slurm-cluster/spool/roce-2/conf-cache/slurm.conf"
+    done = holmes(slurm, "train", run, machine="roce-2", check=False, environment={"SLURM_CONF": fetched})
+    assert done.status == 0, done.stderr
+    folder = newest_run(slurm.shared)
+    assert folder is not None and "completed" in holmes(slurm, "jobs", [str(folder)], machine="ib-2").stdout
