@@ -102,7 +102,10 @@ def test_nothing_is_trained_on_the_login_node_unasked(each_slurm: SlurmCluster) 
     late = holmes(slurm, "train", [*own, "launch.dry_run=true"], environment=slow)
     assert "has not answered `sinfo --noheader --format=%R` for 2 s" in late.stderr
     assert "Slurm would take it" in late.stderr
-    slurm.run("scontrol shutdown slurmctld")
+    slurm.run("mv /run/munge/munge.socket.2 /run/munge/away")
+    alone = holmes(slurm, "train", [*own, "launch.dry_run=true"], check=False)
+    assert alone.status == 2 and "munged does not run on this machine" in alone.stderr, alone.stderr
+    slurm.run("mv /run/munge/away /run/munge/munge.socket.2; scontrol shutdown slurmctld")
     down = holmes(slurm, "train", ["+cluster=mixed", *TINY], check=False)  # slurm.conf names its partitions
     assert down.status == 2
     assert "no Slurm controller answers: the controller is down or cannot be reached (`sinfo" in down.stderr

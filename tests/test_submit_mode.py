@@ -155,11 +155,16 @@ def program(path: Path, text: str) -> None:
     ("exec /bin/sleep 60", "the controller did not answer within 0.5 s"),
     ("echo 'slurm_load_partitions: Access/permission denied' >&2; exit 1",
      "the controller refused the question (`sinfo --noheader --format=%R`: slurm_load_partitions: Access/permission"),
+    ("echo 'sinfo: error: Munge encode failed: Failed to access \"/run/munge/munge.socket.2\": No such file' >&2\n"
+     "echo 'slurm_load_partitions: Protocol authentication error' >&2; exit 1",
+     "munged does not run on this machine, so its commands cannot say who you are (`sinfo --noheader --f"),
+    ("echo 'slurm_load_partitions: Protocol authentication error' >&2; exit 1",
+     "the controller does not believe who you are (`sinfo --noheader --format=%R`: slurm_load_partitions: Protocol"),
     ("echo 'sinfo: fatal: Could not establish a configuration source' >&2; exit 1", "find no configuration"),
     ("echo 'sinfo: error: s_p_parse_file: cannot stat file /x, retrying in 1sec up to 60sec' >&2; exec /bin/sleep 60",
      "find no configuration here (`sinfo --noheader --format=%R`: sinfo: error: s_p_parse_file: cannot stat file /x"),
     (None, "sbatch is on the PATH, but sinfo is not"),
-], ids=["down", "slow", "refused", "not configured", "configuration away", "missing"])
+], ids=["down", "slow", "refused", "without munged", "another key", "not configured", "configuration away", "missing"])
 def test_each_cause_of_silence_is_told_as_what_it_is(machine: Path, sinfo: str | None, said: str) -> None:
     program(machine / "sbatch", "exit 1")
     if sinfo is not None:

@@ -145,6 +145,8 @@ def test_without_sbatch_that_is_what_is_said(tmp_path: Path, monkeypatch: pytest
     "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying",
     "sbatch: error: Batch job submission failed: Resource temporarily unavailable",
     "slurm_load_partitions: Slurm backup controller in standby mode",
+    "sbatch: error: Munge encode failed: Failed to access \"/run/munge/munge.socket.2\": No such file or directory\n"
+    "sbatch: error: Batch job submission failed: Protocol authentication error",
     "slurm_requeue error: Zero Bytes were transmitted or received",
 ])
 def test_what_passes_by_itself(said: str) -> None:

@@ -28,8 +28,8 @@ _PASSES = re.compile(
     r"socket timed out|unable to contact slurm controller|connection (refused|reset|timed out)|connect failure"
     r"|zero bytes were transmitted|temporarily (unable|unavailable|disabled)|in standby mode"
     r"|communications? (shutdown|connection) failure|transport endpoint is not connected|interrupted system call"
-    r"|controller not responding|can not accept .*temporarily", re.IGNORECASE)
-"""What Slurm's commands say while a controller is busy, restarts, or gives over to another one."""
+    r"|munge encode failed|controller not responding|can not accept .*temporarily", re.IGNORECASE)
+"""What Slurm's commands say while a controller is busy, restarts, or gives over to another one, and without munged."""
 
 
 _LIMIT = re.compile(r"(Assoc|QOS)(Max|Grp)Submit|MaxSubmitJobs")

@@ -29,6 +29,8 @@ CONFIGURATIONS = (Path("/etc/slurm/slurm.conf"), Path("/etc/slurm-llnl/slurm.con
 QUESTION = ("sinfo", "--noheader", "--format=%R")
 _UNCONFIGURED = re.compile(r"configuration source|(cannot|can't) stat file|unable to process configuration",
                            re.IGNORECASE)
+_NO_MUNGE = re.compile(r"munge encode failed[^\n]*", re.IGNORECASE)
+_UNPROVEN = re.compile(r"[^\n]*(authentication error|credential)[^\n]*", re.IGNORECASE)
 _COMMANDS = ("sinfo", "sbatch", "srun", "squeue", "scontrol")
 
 
@@ -81,6 +83,9 @@ def _silence(error: SlurmCommandError, asked: str, configuration: str | None, co
              patience_seconds: float) -> tuple[str, str]:
     """Return why the controller told nothing, in a few words and at length, so that it is true of this cause."""
     question = f"`{asked}`"
+    if munge := _NO_MUNGE.search(error.said):
+        short = "munged does not run on this machine, so its commands cannot say who you are"
+        return short, f"{short} ({question}: {munge[0]}); start it, or use another node"
     unconfigured = _UNCONFIGURED.search(error.said) is not None
     if isinstance(error, MissingCommandError):
         found = f"Slurm is configured here ({configuration})" if configuration else f"{commands[0]} is on the PATH"
@@ -96,6 +101,9 @@ def _silence(error: SlurmCommandError, asked: str, configuration: str | None, co
     if unconfigured:
         short = "its commands find no configuration here"
         return short, f"Slurm is installed, but {short} ({told}); set SLURM_CONF"
+    if _UNPROVEN.search(error.said):
+        short = "the controller does not believe who you are"
+        return short, f"{short} ({told}): this machine has another munge key, or its clock is off"
     return "the controller refused the question", f"the controller refused the question ({told})"
 
 
