@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,22 @@ TRIMMING = ("{{ bos_token }}{% for message in messages %}\n    {{ '<|im_start|>'
             "    {{ message.content | trim + eos_token }}\n{% endfor %}")
 GENERATION = ("{% for message in messages %}{% if message.role == 'assistant' %}{% generation %}{{ message.content }}"
               "<|im_end|>{% endgeneration %}{% else %}[{{ message.content }}]{% endif %}\n{% endfor %}")
+TOOLS = ("{% if tools %}{{ tools | tojson }}\n{% endif %}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+         "{% for call in m.tool_calls or () %}{{ call.name }}({{ call.arguments }}){% endfor %}{{ m.content or '' }}"
+         "{{ eos_token }}{% endfor %}")
+LEADING_BLANK = "{% for m in messages %}{{ m.role + ': ' + m.content + eos_token }}{% endfor %}"
+WITHOUT_THOUGHTS = ("{% for m in messages %}{{ m.role + '\n' + m.content.split('</think>')[-1].lstrip('\n') }}"
+                    "{{ eos_token }}{% endfor %}")
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 
-def tokenizer(*, around: bool = False) -> Any:
+def tokenizer(*, around: bool = False, merges: Sequence[tuple[str, str]] = ()) -> Any:
     """Return a tokenizer of bytes with three special tokens; `around`: it puts the first before a text."""
     import tokenizers
 
     alphabet = {symbol: number for number, symbol in enumerate(sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()))}
-    made = tokenizers.Tokenizer(tokenizers.models.BPE(alphabet, []))
+    alphabet |= {"".join(pair): len(alphabet) + number for number, pair in enumerate(merges)}
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(alphabet, list(merges)))
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.decoder = tokenizers.decoders.ByteLevel()
     made.add_special_tokens(SPECIAL)

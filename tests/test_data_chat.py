@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from holmes_hpc.data import open_dataset
 from holmes_hpc.data.chat import rendering
 from holmes_hpc.errors import ConfigurationError, DataError
 from holmes_hpc.values.targets import NOT_COUNTED
+from tests import chat_models
 from tests.chat_models import CHATML, GENERATION, TRIMMING, conversation, model_folder, tokenizer, write_rows
 
 START, END, TEXT_END = 257, 258, 256
@@ -62,6 +64,46 @@ def test_the_assistants_words_and_the_end_of_its_turn_count_alone(tmp_path):
 def test_templates_that_trim_or_say_it_themselves(tmp_path, template, text, counted):
     found = read(tmp_path, [conversation(" Hi ", " Hello ")] * 2, template)
     assert (found[0][0].replace("    ", ""), found[0][1]) == (text, counted)
+
+
+def test_a_token_of_the_templates_blank_and_the_first_letter_counts(tmp_path, monkeypatch):
+    merged = partial(tokenizer, merges=[("\u0120", "B")])
+    monkeypatch.setattr(chat_models, "tokenizer", merged)
+    monkeypatch.setitem(globals(), "tokenizer", merged)
+    text, counted = read(tmp_path, [conversation("A", "Bye")] * 2, chat_models.LEADING_BLANK)[0]
+    assert (text, counted) == ("user: A<|im_end|>assistant: Bye<|im_end|>", " Bye<|im_end|>")
+
+
+def test_blocks_that_say_what_counts_end_where_they_say(tmp_path):
+    text, counted = read(tmp_path, [conversation("Hi", "A", "Hi", "B")] * 2, chat_models.GENERATION.replace(
+        "[{{ message.content }}]", "<|im_start|>{{ message.content }}"))[0]
+    assert counted == "A<|im_end|>B<|im_end|>"
+    assert text == "<|im_start|>HiA<|im_end|><|im_start|>HiB<|im_end|>"
+
+
+def test_templates_that_leave_out_the_beginning_of_an_answer_are_refused(tmp_path):
+    thought = conversation("Hi", "<think>Hm.</think>\n\nA", "Hi", "B")
+    with pytest.raises(DataError, match=r"line 1, .*leaves out the beginning or the end .*\{% generation %\}"):
+        open_chat(tmp_path, [thought] * 2, chat_models.WITHOUT_THOUGHTS)
+
+
+def test_tools_are_given_to_the_template_and_calls_that_do_not_count_are_said(tmp_path):
+    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "look<|im_end|>", "arguments": "{}"}]}
+    asked, answered = conversation("Hi", "It is 3.")["messages"]
+    tools = [{"name": "look"}]
+    row = {"messages": [asked, call, {"role": "tool", "content": "3", "name": None}, answered], "tools": tools}
+    rows = [row, {**row, "tools": json.dumps(tools)}]
+    (text, counted), second = read(tmp_path, rows, chat_models.TOOLS)
+    assert text == ('[{"name": "look"}]\n<|im_start|>user\nHi<|im_end|><|im_start|>assistant\nlook<|im_end|>({})'
+                    "<|im_end|><|im_start|>tool\n3<|im_end|><|im_start|>assistant\nIt is 3.<|im_end|>")
+    assert (text, counted) == second
+    assert counted == "It is 3.<|im_end|>"
+    data = open_chat(tmp_path, rows, chat_models.TOOLS)
+    assert numpy.asarray(data.sources[0].training).tolist().count(END) == 4, "what a call spells ends no turn"
+    assert any("2 turns of the assistant, without words or of which the template shows none" in remark
+               for remark in data.remarks(doubts=False))
+    with pytest.raises(DataError, match="line 1, has tools that are no list"):
+        open_chat(tmp_path, [{**row, "tools": {"name": "look"}}], chat_models.TOOLS)
 
 
 def test_messages_that_spell_special_tokens_do_not_end_turns(tmp_path):

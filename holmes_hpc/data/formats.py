@@ -18,6 +18,7 @@ from holmes_hpc.foreign import open_regular
 _ENDINGS = {"jsonl": (".jsonl", ".ndjson", ".jsonl.gz"), "parquet": (".parquet",)}
 _LONGEST_LINE_BYTES = 1 << 28
 _ROWS_AT_ONCE = 1024
+_TOOLS = "tools"
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,8 @@ def _parquet(settings: SourceSettings, file: Path, stretch: Stretch) -> Iterator
                                 "one of them.")
             size, count = file.stat().st_size, max(opened.metadata.num_rows, 1)
             number = 0
-            for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=[wanted]):
+            columns = [wanted, *({_TOOLS} & set(opened.schema_arrow.names) if settings.kind == "chat" else ())]
+            for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=columns):
                 for value in batch.to_pylist():
                     number += 1
                     yield Row(value, size // count, lambda number=number: f"{file}, row {number},")  # type: ignore[misc]

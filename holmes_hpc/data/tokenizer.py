@@ -110,14 +110,14 @@ class FileTokenizer(Tokenizer):
         """The special tokens' spellings, longer ones first."""
         return tuple(sorted(self._numbers, key=len, reverse=True))
 
-    def encode_control(self, text: str) -> tuple[list[int], list[int]]:
-        """Return the tokens of a text whose special tokens are meant as such, and the character where each begins."""
+    def encode_control(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the tokens of a text whose special tokens are meant as such, and the characters of each."""
         self._tokenizer.encode_special_tokens = False
         try:
             found = self._tokenizer.encode(text, add_special_tokens=False)
         finally:
             self._tokenizer.encode_special_tokens = not self._control
-        return found.ids, [begin for begin, _ in found.offsets]
+        return found.ids, found.offsets
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of tokens, special ones left out."""

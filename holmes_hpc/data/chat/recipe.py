@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ class ChatRecipe:
         """Take the tokenizer and the template; `control`: special tokens that messages spell become those tokens."""
         self.tokenizer, self._template = tokenizer, template
         self._left_out: Counter[str] = Counter()
+        self._silent = 0
         special = () if control else tokenizer.special
         self._standins = {chr(_FIRST_STANDIN + number): name for number, name in enumerate(special)}
         self._names = {name: standin for standin, name in self._standins.items()}
@@ -51,7 +53,7 @@ class ChatRecipe:
 
     def words(self) -> tuple[object, ...]:
         """Return what the tokens depend on beside the files and the tokenizer."""
-        return ("chat", 1, self._template.text, sorted(self._template.variables.items()))
+        return ("chat", 2, self._template.text, sorted(self._template.variables.items()))
 
     def write(self, settings: SourceSettings, file: Path, writer: TokenFileWriter, advance: Callable[[int], None],
               stretch: Stretch = WHOLE_FILE) -> None:
@@ -65,7 +67,7 @@ class ChatRecipe:
                 messages = self._messages(settings, row)
                 if any(message["role"] == "assistant" for message in messages):
                     try:
-                        self._conversation(messages, renderer, writer)
+                        self._conversation(messages, self._tools(settings, row), renderer, writer)
                     except RenderingError as error:
                         raise bad_row(settings, row, str(error)) from error
                 else:
@@ -79,7 +81,10 @@ class ChatRecipe:
         count = sum(self.tokenizer.spelled.values())
         spelled = [f"messages spell special tokens {counted(count, 'time')}, which were read as text; "
                    f"{settings.key('special_tokens')}=control takes them for such tokens"] if count else []
-        return left_out + spelled
+        silent = [f"{counted(self._silent, 'turn')} of the assistant, without words or of which the template shows "
+                  "none (calls of tools, for one), did not count; {% generation %} blocks in the template say what does"
+                  ] if self._silent else []
+        return left_out + silent + spelled
 
     def _messages(self, settings: SourceSettings, row: Row) -> list[dict[str, Any]]:
         """Return a row's messages, with stand-ins for the special tokens that they spell."""
@@ -92,18 +97,44 @@ class ChatRecipe:
             if not (isinstance(message, dict) and isinstance(message.get("role"), str)):
                 raise bad_row(settings, row, f"has a message (number {number}) without a role")
             content = message.get("content")
-            if not isinstance(content, str):
+            if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
                 raise bad_row(settings, row, f"has a message (number {number}, {message['role']}) whose content is no "
                                              "text")
-            if _PRIVATE.search(content):
-                raise bad_row(settings, row, f"has a message (number {number}) with characters from U+F0000 to "
-                                             "U+FFFFF, which belong to nobody and are needed here")
-            found.append({**message, "content": self._spelled.sub(lambda match: self._names[match[0]], content)})
+            kept = {name: value for name, value in message.items() if value is not None or name == "content"}
+            found.append(self._with_standins(settings, row, f"a message (number {number})", kept))
         return found
 
-    def _conversation(self, messages: list[dict[str, Any]], renderer: Renderer, writer: TokenFileWriter) -> None:
-        text, spans = renderer.render(messages)
-        spans = [(begin, self._end(text, end)) for begin, end in spans if end > begin]
+    def _tools(self, settings: SourceSettings, row: Row) -> Any:
+        """Return the tools that a row offers, None where it has none; some files have them as a text of JSON."""
+        tools = row.value.get("tools")
+        try:
+            tools = json.loads(tools) if isinstance(tools, str) and tools else tools
+        except (ValueError, RecursionError) as error:
+            raise bad_row(settings, row, "has tools that are no JSON") from error
+        if tools and not isinstance(tools, list):
+            raise bad_row(settings, row, "has tools that are no list")
+        return self._with_standins(settings, row, "tools", tools) if tools else None
+
+    def _with_standins(self, settings: SourceSettings, row: Row, what: str, value: Any) -> Any:
+        """Return a value of JSON with stand-ins for the special tokens that any text in it spells."""
+        if isinstance(value, dict):
+            return {self._with_standins(settings, row, what, name): self._with_standins(settings, row, what, each)
+                    for name, each in value.items()}
+        if isinstance(value, list):
+            return [self._with_standins(settings, row, what, each) for each in value]
+        if not isinstance(value, str):
+            return value
+        if _PRIVATE.search(value):
+            raise bad_row(settings, row, f"has {what} with characters from U+F0000 to U+FFFFF, which belong to nobody "
+                                         "and are needed here")
+        return self._spelled.sub(lambda match: self._names[match[0]], value)
+
+    def _conversation(self, messages: list[dict[str, Any]], tools: Any, renderer: Renderer,
+                      writer: TokenFileWriter) -> None:
+        text, spans, exact = renderer.render(messages, tools)
+        if not exact:
+            spans = [(begin, self._end(text, end)) for begin, end in spans if end > begin]
+            self._silent += max(0, sum(message["role"] == "assistant" for message in messages) - len(spans))
         if not spans:
             self._left_out["of which the template shows nothing that the assistant wrote"] += 1
             return
@@ -111,8 +142,10 @@ class ChatRecipe:
             text.encode()
         except UnicodeEncodeError as error:
             raise RenderingError("has half a character (a lone surrogate)") from error
-        for ids, begins in self._encoded(text):
-            counts = numpy.array([any(begin <= at < end for begin, end in spans) for at in begins], dtype=numpy.uint8)
+        for ids, places in self._encoded(text):
+            # A token that begins with the template's blank and goes on with the first word is said by the assistant.
+            counts = numpy.array([any(first < end and last > begin for begin, end in spans) for first, last in places],
+                                 dtype=numpy.uint8)
             writer.write(numpy.array(ids, dtype=numpy.uint32), counts)
         writer.end_document()
 
@@ -121,14 +154,14 @@ class ChatRecipe:
         match = self._ends.match(text, end)
         return match.end() if match else end
 
-    def _encoded(self, text: str) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield tokens and the characters where they begin: the template's special tokens as such, others as text."""
+    def _encoded(self, text: str) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
+        """Yield tokens and the characters of each: the template's special tokens as such, others as text."""
         at = 0
         for piece in re.split("([" + "".join(self._standins) + "])", text) if self._standins else [text]:
             if piece in self._standins:
                 ids = self.tokenizer.encode(self._standins[piece].encode()).tolist()
-                yield ids, [at] * len(ids)
+                yield ids, [(at, at + 1)] * len(ids)
             elif piece:
-                ids, begins = self.tokenizer.encode_control(piece)
-                yield ids, [at + begin for begin in begins]
+                ids, places = self.tokenizer.encode_control(piece)
+                yield ids, [(at + begin, at + end) for begin, end in places]
             at += len(piece)

@@ -7,6 +7,7 @@ its own that imports jinja2 alone, and is started by `rendering`.
 from __future__ import annotations
 
 import json
+import re
 import resource
 import signal
 import sys
@@ -66,34 +67,40 @@ def marked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def spans_of(text: str) -> tuple[str, list[list[int]]]:
     """Return a text without its marks, and the places of what they were around. Raises ValueError for half a pair."""
     parts, spans, length, begin = [], [], 0, None
-    for piece in text.replace(OPEN, CLOSE + OPEN).split(CLOSE):
-        if piece.startswith(OPEN):
-            piece, begin = piece[1:], length
-        elif begin is not None:
-            spans.append([begin, length])
-            begin = None
-        parts.append(piece)
-        length += len(piece)
-    if begin is not None:
-        raise ValueError("the template leaves out the end of what the assistant wrote")
-    return "".join(parts), spans
+    for piece in re.split(f"([{OPEN}{CLOSE}])", text):
+        if piece not in (OPEN, CLOSE):
+            parts.append(piece)
+            length += len(piece)
+        elif (piece == OPEN) is (begin is None):
+            if begin is not None:
+                spans.append([begin, length])
+            begin = length if piece == OPEN else None
+        else:
+            break
+    else:
+        if begin is None:
+            return "".join(parts), spans
+    raise ValueError("the template leaves out the beginning or the end of what the assistant wrote, so the rest cannot "
+                     "be told from other words; give the template {% generation %} blocks")
 
 
-def answer(template: Any, variables: dict[str, Any], messages: list[dict[str, Any]], *,
-           says_itself: bool) -> dict[str, Any]:
-    """Return the text of a conversation and what of it the assistant wrote."""
+def answer(template: Any, variables: dict[str, Any], row: dict[str, Any], *, says_itself: bool) -> dict[str, Any]:
+    """Return the text of a conversation and what of it the assistant wrote; `exact` where the template says it itself.
+    """
+    messages = row["messages"]
+
     def render(given: list[dict[str, Any]]) -> str:
-        return template.render(messages=given, add_generation_prompt=False, **variables)
+        return template.render(messages=given, tools=row["tools"], add_generation_prompt=False, **variables)
 
     if says_itself:
         text, spans = spans_of(render(messages))
-        return {"text": text, "spans": spans}
+        return {"text": text, "spans": spans, "exact": True}
     plain = render(messages)
     text, spans = spans_of(render(marked(messages)))
     if text != plain:
         return {"error": "is rendered otherwise by the chat template where the assistant's words are marked, so they "
                          "cannot be told from the others; give the template {% generation %} blocks"}
-    return {"text": text, "spans": spans}
+    return {"text": text, "spans": spans, "exact": False}
 
 
 def main() -> None:

@@ -40,17 +40,18 @@ class Renderer:
         self._origin = origin
         self._process: subprocess.Popen[bytes] | None = None
 
-    def render(self, messages: list[dict[str, Any]]) -> tuple[str, list[tuple[int, int]]]:
-        """Return the text of a conversation, and begin and end of each part that the assistant wrote.
+    def render(self, messages: list[dict[str, Any]], tools: Any = None) -> tuple[str, list[tuple[int, int]], bool]:
+        """Return the text of a conversation, begin and end of each part that the assistant wrote, and whether the
+        template itself says so. `tools` is what the template is given by that name.
 
         Raises RenderingError, whose text follows the place of the row, and DataError where the template is none.
         """
-        found = self._ask(json.dumps(messages))
+        found = self._ask(json.dumps({"messages": messages, "tools": tools}))
         if found is None:
             raise RenderingError(f"takes the chat template of {self._origin} {self._end()}")
         if "error" in found:
             raise RenderingError(found["error"])
-        return found["text"], [(begin, end) for begin, end in found["spans"]]
+        return found["text"], [(begin, end) for begin, end in found["spans"]], found["exact"]
 
     def _ask(self, line: str) -> dict[str, Any] | None:
         if self._process is None:
