@@ -9,7 +9,7 @@ import pytest
 from holmes_hpc.checkpoint.index import read_index
 from tests.engine_worlds import World, train_world
 
-VOCABULARY, WIDTH, STEPS, SAVED_AT = 1027, 16, 24, 4
+VOCABULARY, WIDTH, STEPS, SAVED_AT = 1027, 16, 16, 4
 COMMON = [f"train.steps={STEPS}", f"train.checkpoint_every={SAVED_AT}", f"model.vocab_size={VOCABULARY}",
           f"model.hidden_size={WIDTH}", "model.num_layers=2", "model.num_heads=4", "parallel.micro_batch_size=4",
           "train.timeline_every=0", "train.keep_checkpoints=9"]

@@ -218,6 +218,7 @@ def test_what_cannot_be_exported_says_why_and_leaves_nothing(
     change(tmp_path / "model", vocab_size=258)
 
 
+@pytest.mark.long
 def test_memory_holds_pieces_and_not_the_model(tmp_path: Path) -> None:
     """A checkpoint of 0.7 GiB, of holes: its export takes far less than that beside what torch takes."""
     config = compose(["+cluster=mixed", "model=llama_tiny", "model.hidden_size=1024", "model.ffn_hidden_size=8192",

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.emulated
 
 LONG = ["+cluster=mixed", "parallel=holmes", "train.steps=100000", "train.validate_every=0", "model.num_layers=2",
         "model.hidden_size=32", "model.num_heads=2", "model.sequence_length=32", "train.global_batch_size=8",
-        "parallel.micro_batch_size=1"]
+        "parallel.micro_batch_size=1", "cluster.partitions.ib.gpus_per_node=1",
+        "cluster.partitions.roce.gpus_per_node=1"]
+"""A run of four ranks, each on a node of its own."""
 END_SECONDS = 120  # on a busy machine; on an idle one all of these runs end within seconds
 
 
@@ -127,8 +129,7 @@ def test_a_command_killed_as_its_folder_appears_has_a_result_after_the_next_star
     assert result["status"] == "failed" and "ended without writing a result" in result["error"]
 
 
-SMALL = [*LONG, "train.global_batch_size=4", "cluster.partitions.ib.gpus_per_node=1",
-         "cluster.partitions.roce.gpus_per_node=1", "train.timeout_seconds=4"]
+SMALL = [*LONG, "train.global_batch_size=4", "train.timeout_seconds=4"]
 
 
 @pytest.mark.parametrize("stopped", [(3,), pytest.param((0, 1, 2), marks=pytest.mark.long)], ids=["one", "all-but-one"])

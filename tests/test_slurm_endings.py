@@ -47,21 +47,21 @@ def test_a_job_whose_step_daemon_was_killed_ends(make_each_slurm: MakeSlurm) -> 
 
 
 @pytest.mark.slurm
-def test_a_job_whose_ranks_are_all_silent_is_ended_by_its_batch_script(make_each_slurm: MakeSlurm) -> None:
+@pytest.mark.parametrize("fault", [pytest.param("stopped", marks=pytest.mark.long), "killed"])
+def test_a_job_whose_ranks_are_all_silent_is_ended_by_its_batch_script(make_each_slurm: MakeSlurm, fault: str) -> None:
     slurm = make_each_slurm(ib_nodes=1, roce_nodes=1, ethernet_gbps=SLOW_ETHERNET_GBPS)
-    for fault in ("stopped", "killed"):
-        job = SubmittedJob(slurm, [*ENDLESS, "train.timeout_seconds=4", f"run.name={fault}"])
-        job.wait_for_steps(2)
-        ranks = " ".join(str(rank["pid"]) for rank in job.read("job.json")["ranks"])
-        if fault == "killed":  # the daemons first, so that none of them can tell
-            slurm.run("kill -9 " + " ".join(str(step_daemon(slurm, node)) for node in ("ib-1", "roce-1")) + f" {ranks}")
-        else:
-            slurm.run(f"kill -STOP {ranks}")
-        failed = job.wait_for_result("failed")
-        assert "has given no sign of life for " in failed["error"] and "(all ranks)" in failed["error"], failed
-        assert "train.timeout_seconds=4" in failed["error"]
-        assert "FAILED" in slurm.wait_for(job.id, timeout_seconds=60)
-        job.wait_until_gone()
+    job = SubmittedJob(slurm, [*ENDLESS, "train.timeout_seconds=4"])
+    job.wait_for_steps(2)
+    ranks = " ".join(str(rank["pid"]) for rank in job.read("job.json")["ranks"])
+    if fault == "killed":  # the daemons first, so that none of them can tell
+        slurm.run("kill -9 " + " ".join(str(step_daemon(slurm, node)) for node in ("ib-1", "roce-1")) + f" {ranks}")
+    else:
+        slurm.run(f"kill -STOP {ranks}")
+    failed = job.wait_for_result("failed")
+    assert "has given no sign of life for " in failed["error"] and "(all ranks)" in failed["error"], failed
+    assert "train.timeout_seconds=4" in failed["error"]
+    assert "FAILED" in slurm.wait_for(job.id, timeout_seconds=60)
+    job.wait_until_gone()
 
 
 def step_daemon(slurm: SlurmCluster, node: str) -> int:
@@ -146,6 +146,7 @@ def run(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path, "run")
 
 
+@pytest.mark.long
 @pytest.mark.slurm
 def test_a_preempted_job_is_queued_again_although_the_controller_is_busy_once(make_each_slurm: MakeSlurm) -> None:
     slurm = make_each_slurm(ib_nodes=1, roce_nodes=1, ethernet_gbps=SLOW_ETHERNET_GBPS)

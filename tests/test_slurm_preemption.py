@@ -132,22 +132,26 @@ def test_failed_node_is_left_behind_with_a_new_plan(
     assert len(job.steps) - max(job.steps) <= 2  # done twice: at most the steps since the last checkpoint
 
 
-def test_a1_without_requeue_or_scontrol_the_state_is_kept_and_the_way_on_is_said(make_slurm: MakeSlurm) -> None:
+WITHOUT_SCONTROL = 'launch.setup=["mkdir -p bin; ln -sf $(command -v srun) bin/","export PATH=$PWD/bin"]'
+
+
+@pytest.mark.parametrize(("setting", "said"), [
+    ("launch.requeue=false", "launch.requeue=false"),
+    pytest.param(WITHOUT_SCONTROL, "scontrol: not found", marks=pytest.mark.long)], ids=["no requeue", "no scontrol"])
+def test_a1_without_requeue_or_scontrol_the_state_is_kept_and_the_way_on_is_said(
+        make_slurm: MakeSlurm, setting: str, said: str) -> None:
     slurm = make_slurm(ib_nodes=1, roce_nodes=1, **SLOW)
-    without_scontrol = ('launch.setup=["mkdir -p bin; ln -sf $(command -v srun) bin/",'
-                        '"export PATH=$PWD/bin"]')
-    for setting, said in (("launch.requeue=false", "launch.requeue=false"), (without_scontrol, "scontrol: not found")):
-        job = SubmittedJob(slurm, [*ENDLESS, setting])
-        job.wait_for_steps(2)
-        slurm.run(f"scancel --signal=USR2 {job.id}")
-        assert slurm.wait_for(job.id) == ["FAILED", "FAILED"]
-        result = job.read("result.json")
-        assert result["status"] == "preempted"
-        assert said in result["error"]
-        assert f"train.resume={job.folder}" in result["error"]
-        assert [path.name for path in job.checkpoints] == [f"step-{job.steps[-1]:06d}"]
-        assert "ExitCode=3:0" in slurm.run(f"scontrol show job {job.id}").stdout
-        job.wait_until_gone()
+    job = SubmittedJob(slurm, [*ENDLESS, setting])
+    job.wait_for_steps(2)
+    slurm.run(f"scancel --signal=USR2 {job.id}")
+    assert slurm.wait_for(job.id) == ["FAILED", "FAILED"]
+    result = job.read("result.json")
+    assert result["status"] == "preempted"
+    assert said in result["error"]
+    assert f"train.resume={job.folder}" in result["error"]
+    assert [path.name for path in job.checkpoints] == [f"step-{job.steps[-1]:06d}"]
+    assert "ExitCode=3:0" in slurm.run(f"scontrol show job {job.id}").stdout
+    job.wait_until_gone()
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ import pytest
 from holmes_hpc.cluster import Machine, read_cluster
 from holmes_hpc.config.compose import compose
 from tests.runs_for_tests import newest_run
+from tests.slurm_cluster import SlurmCluster
 from tests.slurm_cluster.fixture import MakeSlurm
 from tests.slurm_sites import TINY, holmes
 
@@ -28,11 +29,16 @@ def links(path: Path) -> dict[tuple[str, ...], dict[str, Any]]:
     return {(link["network"], *sorted(set(link["between"]))): link for link in written["links"]}
 
 
-def test_probe_and_a_run_that_probes_write_what_plans_use(make_slurm: MakeSlurm) -> None:
-    slurm = make_slurm(roce_nodes=1)
+def probed(slurm: SlurmCluster) -> Path:
+    """Probe, and return the file that is kept."""
     done = holmes(slurm, "probe", THREE)
     kept = slurm.shared / ".config" / "holmes_hpc" / "measured" / "mixed.json"
     assert f"cluster.measured={kept}" in done.stdout
+    return kept
+
+
+def test_a_probe_writes_what_plans_use(make_slurm: MakeSlurm) -> None:
+    kept = probed(make_slurm(roce_nodes=1))
     measured = links(kept)
     assert measured.keys() == RATES_GBPS.keys()
     for key, rate in RATES_GBPS.items():  # busy cores make a link slower than it is shaped, never faster
@@ -43,8 +49,12 @@ def test_probe_and_a_run_that_probes_write_what_plans_use(make_slurm: MakeSlurm)
     ib, _, roce = machine.cluster.nodes
     assert machine.link("ethernet", ib, roce).bandwidth_gbps == measured["ethernet", "ib", "roce"]["bandwidth_gbps"]
 
-    trained = holmes(slurm, "train", [*THREE, *TINY, "train.steps=1", "parallel=holmes", f"cluster.measured={kept}",
-                                      "launch.probe=true"])
+
+@pytest.mark.long
+def test_a_run_that_probes_writes_what_plans_use(make_slurm: MakeSlurm) -> None:
+    slurm = make_slurm(roce_nodes=1)
+    trained = holmes(slurm, "train", [*THREE, *TINY, "train.steps=1", "parallel=holmes", "launch.probe=true",
+                                      f"cluster.measured={probed(slurm)}"])
     folder = newest_run(slurm.shared)
     assert folder is not None, trained.stderr
     assert json.loads((folder / "result.json").read_text())["status"] == "completed"

@@ -155,8 +155,10 @@ def test_what_passes_by_itself(said: str) -> None:
 
 
 @pytest.mark.slurm
-@pytest.mark.parametrize("first", ["/usr/bin/sbatch $* >/dev/null", ":", "scontrol shutdown; (sleep 2; slurmctld) &"],
-                         ids=["taken", "not taken", "the controller restarts"])
+@pytest.mark.parametrize("first", [
+    pytest.param("/usr/bin/sbatch $* >/dev/null", id="taken"),
+    pytest.param(":", id="not taken", marks=pytest.mark.long),
+    pytest.param("scontrol shutdown; (sleep 2; slurmctld) &", id="the controller restarts", marks=pytest.mark.long)])
 def test_a_lost_answer_of_a_real_sbatch_leads_to_one_job(each_slurm: SlurmCluster, first: str) -> None:
     program = each_slurm.shared / "lossy" / "sbatch"
     program.parent.mkdir()
