@@ -125,6 +125,12 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a missing shard": (lambda f: (sharded(f), (f / "model-2.safetensors").unlink()), "names model-2.*missing"),
     "a shard elsewhere": (lambda f: edit_index(f, lambda m: m.update({NORM: "../x.safetensors"})),
                           "in the folder itself"),
+    "a shard without a name": (lambda f: edit_index(f, lambda m: m.update({NORM: ""})), "in the folder itself"),
+    "a shard with an odd name": (lambda f: edit_index(f, lambda m: m.update({NORM: "a\0\x1b[2J\ud800"})),
+                                 r"names a\\x00\\x1b\[2J\\ud800, which is missing"),
+    "a model in a wrapper": (lambda f: weights(f, lambda w: [w.update({f"module.{name}": w.pop(name)})
+                                                             for name in list(w)]),
+                             "It has module.model.embed_tokens.weight: save the model itself"),
     "an index that lies": (lambda f: edit_index(f, lambda m: m.update(
         {NORM: "model-1.safetensors" if m[NORM].endswith("2.safetensors") else "model-2.safetensors"})),
                            "and it is not"),
@@ -142,6 +148,14 @@ def test_a_wrong_folder_is_refused_with_the_fact_and_the_remedy(kind: str, folde
     with pytest.raises(ConfigurationError, match=f"^model.from_pretrained={folder}: .*{message}") as caught:
         look(folder)
     assert "\n" not in str(caught.value)
+
+
+def test_one_file_goes_before_an_index_as_transformers_has_it(folder: Path) -> None:
+    one = (folder / WEIGHTS).read_bytes()
+    sharded(folder)
+    (folder / WEIGHTS).write_bytes(one)
+    assert list(ModelFolder(folder).weight_files()) == [WEIGHTS]
+    look(folder)
 
 
 @pytest.mark.parametrize("kind", ["unknown family", "a missing shard", "no number"])

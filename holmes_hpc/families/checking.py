@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from holmes_hpc.families.family import Family, Sizes, Source
@@ -53,7 +53,7 @@ def check_weights(folder: ModelFolder, family: Family, sizes: Sizes, parameters:
     types = [f"{name} is of type {stored[name].dtype}" for name in expected
              if name in stored and stored[name].dtype not in TYPES]
     for found, fact, remedy in (
-            (missing, "it lacks the tensors {}", "Copy all files of the model, with the config.json that is theirs."),
+            (missing, "it lacks the tensors {}", _remedy(missing, stored)),
             (other, "its tensors have other shapes: {}", "Take the config.json that belongs to these weights."),
             (more, "it has tensors that a model of this family has not: {}",
              "It is another model than config.json says, or has parts that are not known."),
@@ -64,6 +64,14 @@ def check_weights(folder: ModelFolder, family: Family, sizes: Sizes, parameters:
             raise folder.wrong(fact.format(", ".join(found[:_MOST_NAMED]) + rest), remedy)
     _check_tokenizer(folder, vocab_size)
     return stored
+
+
+def _remedy(missing: Sequence[str], stored: Iterable[str]) -> str:
+    """Return what to do about tensors that are missing: they may only have another name, as of a model in a wrapper."""
+    other = next((name for name in stored if missing and name.endswith(f".{missing[0]}")), None)
+    if other is not None:
+        return f"It has {other}: save the model itself, without what wraps it."
+    return "Copy all files of the model, with the config.json that is theirs."
 
 
 def check_numbers(folder: ModelFolder, family: Family, stored: Mapping[str, Stored], *, tied: bool) -> None:

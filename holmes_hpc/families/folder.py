@@ -43,9 +43,11 @@ class ModelFolder:
         self.path = Path(path).expanduser().absolute()
 
     def wrong(self, fact: str, remedy: str = "") -> ConfigurationError:
-        """Return the error to raise where the folder is not as it must be."""
+        """Return the error to raise where the folder is not as it must be; names in its files may hold any character.
+        """
         end = "" if fact.endswith(".") else "."
-        return ConfigurationError(f"{FOLDER_KEY}={self.path}: {fact}{end}{' ' + remedy if remedy else ''}")
+        text = f"{FOLDER_KEY}={self.path}: {fact}{end}{' ' + remedy if remedy else ''}"
+        return ConfigurationError("".join(each if each.isprintable() else ascii(each)[1:-1] for each in text))
 
     def configuration(self) -> dict[str, Any]:
         """Return what `config.json` holds. Raises ConfigurationError."""
@@ -77,7 +79,7 @@ class ModelFolder:
         """Return the path of a file of the folder, None where it is missing. Raises ConfigurationError where it must
         not, or cannot, be read."""
         path = self.path / name
-        if Path(name).name != name:
+        if not name or Path(name).name != name:
             raise self.wrong(f"it names the file {name!r}, which does not lie in the folder itself")
         try:
             if not os.path.lexists(path):
@@ -140,7 +142,8 @@ class ModelFolder:
         names = found.get("weight_map") if isinstance(found, dict) else None
         if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
             raise self.wrong(f"{INDEX} has no weight_map of tensors to files")
-        return names
+        # Where there are both, transformers takes the one file.
+        return {} if os.path.lexists(self.path / WEIGHTS) else names
 
     def _no_weights_in(self, name: str, path: Path, error: Exception) -> ConfigurationError:
         with path.open("rb") as file:
