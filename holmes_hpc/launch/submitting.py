@@ -35,6 +35,7 @@ from holmes_hpc.submit.succession import is_alike, take_up
 from holmes_hpc.submit.sweep import Answer, Submitter, SweepRun
 from holmes_hpc.submit.watch import NOT_SUBMITTED, NOT_YET, SubmittedRun, Watch, Watched
 from holmes_hpc.submit.window import lanes_of, read_queue
+from holmes_hpc.words import counted
 
 LOG = logging.getLogger(__name__)
 
@@ -159,8 +160,8 @@ class _Work:
             LOG.info("the limit on submitted jobs has no room for another job beside this one, so job %s is queued "
                      "again and goes on with %s", job_id, self._sweep.words[alike[0]])
             return
-        LOG.warning("%d runs of the sweep wait, and no job of it is left that would submit them: `holmes sweep %s "
-                    "--resume` does", len(self._waiting()), self._place)
+        LOG.warning("%s of the sweep to be submitted, and no job of it is left that would do it: `holmes sweep %s "
+                    "--resume` does", counted(len(self._waiting()), "run"), self._place)
 
     def make(self) -> None:
         """Plan the runs that have no folder yet, and write each down in the sweep's file as it is made."""
@@ -186,7 +187,7 @@ class _Work:
         if self._submitter is not None:
             say_what_nodes_do_not_see(self._configs[self._again[0]])
         self._submit_more()
-        LOG.info("submitted %d jobs; %s", self._queued(), self._later())
+        LOG.info("submitted %s; %s", counted(self._queued(), "job"), self._later())
 
     def follow(self, *, wait: bool) -> None:
         """Show the table, until all are over where `wait`, and submit the rest as jobs end."""
@@ -202,7 +203,8 @@ class _Work:
             self._watch.poll()
             sys.stderr.write(text(rows(self._watch, board)))
             if self._waiting():
-                LOG.warning("%d runs wait for room%s: %s", len(self._waiting()), self._by_jobs(), self._ways_on())
+                LOG.warning("%s to be submitted as there is room%s: %s", counted(len(self._waiting()), "run"),
+                            self._by_jobs(), self._ways_on())
             alone = not any(not watched.over for watched in self._watch.runs if watched.run.job_id != NOT_YET)
             self.outcomes = {**dict.fromkeys(self._waiting(), (FAILED if alone else 0, None)), **self.outcomes}
             self.outcomes = {**dict.fromkeys(numbers, (0, None)), **self.outcomes}
@@ -262,8 +264,8 @@ class _Work:
             self._sweep.for_room = bool(submitter.limit)
             self._sweep.save()
         if submitter.limit and not said:
-            LOG.info("Slurm takes no more jobs now (%s); %d runs are submitted as jobs end",
-                     (submitter.limit.splitlines() or [""])[0], len(submitter.waiting))
+            LOG.info("Slurm takes no more jobs now (%s); %s to be submitted as jobs end",
+                     (submitter.limit.splitlines() or [""])[0], counted(len(submitter.waiting), "run"))
 
     def _take(self, answer: Answer) -> None:
         folder, words = self._sweep.folders[answer.number], self._sweep.words[answer.number]
