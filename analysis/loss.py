@@ -22,6 +22,7 @@ from analysis.pictures import (
     VERMILION,
     clean,
     new_figure,
+    plain_text,
     run_label,
     save,
 )
@@ -41,6 +42,7 @@ def lowest_losses(steps: pd.DataFrame, most: int = MOST_LINES) -> pd.DataFrame:
     return steps if len(last) <= most else steps[steps["run"].isin(kept)]
 
 
+@plain_text
 def loss_picture(steps: pd.DataFrame, path: Path) -> None:
     """Draw the loss of every run by step, nats a token: training as lines, validation as circles."""
     names = list(dict.fromkeys(steps["run"]))

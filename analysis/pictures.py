@@ -10,6 +10,7 @@ import math
 from pathlib import Path
 
 import pandas as pd
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -63,6 +64,11 @@ def fastest_rows(table: pd.DataFrame, most: int = MOST_BARS) -> pd.DataFrame:
     return table.loc[place.sort_values(kind="stable").index[:most].sort_values()]
 
 
+plain_text = rc_context({"text.parse_math": False})
+"""Decorates a function that draws: names stand in its picture as they are, and a `$` begins no formula."""
+
+
+@plain_text
 def throughput_picture(table: pd.DataFrame, path: Path, by: str | None = None) -> None:
     """Draw tokens per second as bars, one a row of `runs` (or of `grouped` by the column `by`).
 

@@ -18,6 +18,7 @@ from analysis.shapes import shaped
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.foreign import ForeignError, parse_object, read_json, read_yaml, whole_number
 from holmes_hpc.paths import is_listed, unreadable
+from holmes_hpc.quoting import one_line
 from holmes_hpc.runs.job import job_ranks
 from holmes_hpc.runs.metrics import timeline_row
 
@@ -100,7 +101,7 @@ def read_runs(*paths: str | os.PathLike[str]) -> list[Run]:
     found = [read_run(folder) for folder in find_runs(*paths)]
     names = [run.name for run in found]
     return [
-        Run(**{**vars(run), "name": f"{run.name} ({run.folder})"}) if names.count(run.name) > 1 else run
+        Run(**{**vars(run), "name": one_line(f"{run.name} ({run.folder})")}) if names.count(run.name) > 1 else run
         for run in found
     ]
 
@@ -122,14 +123,14 @@ def _read_run(folder: Path) -> Run:
     name = (config.get("run") or {}).get("name") or (config.get("cluster") or {}).get("name")
     if not isinstance(name, str) or "$" in name:
         name = folder.parent.name
-    objects = {name: _read_object(folder / name) for name in ("plan.json", "job.json", "result.json")}
+    objects = {name: _in_lines(_read_object(folder / name)) for name in ("plan.json", "job.json", "result.json")}
     objects["plan.json"] = shaped(objects["plan.json"], shapes.PLAN, wrong["plan.json"])
     dropped = wrong["metrics.jsonl"]
     steps = [shaped(possible(record, dropped), shapes.STEP, dropped)
              for record in _newest_steps(read_lines(folder / "metrics.jsonl"))]
     return Run(
         folder=folder,
-        name=f"{name}/{folder.name}",
+        name=one_line(f"{name}/{folder.name}"),
         config=config,
         plan=objects["plan.json"],
         job=objects["job.json"],
@@ -208,6 +209,15 @@ def _read_object(path: Path) -> Record:
         logger.warning("%s; taken as missing", error)
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _in_lines(value: Any) -> Any:
+    """Return a value whose texts steer no terminal and no picture."""
+    if isinstance(value, str):
+        return "\n".join(map(one_line, value.split("\n")))
+    if isinstance(value, dict):
+        return {_in_lines(key): _in_lines(item) for key, item in value.items()}
+    return [_in_lines(item) for item in value] if isinstance(value, list) else value
 
 
 def _read_config(path: Path) -> Record:

@@ -26,7 +26,7 @@ from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.paths import unreadable
 from holmes_hpc.planner import render
 from holmes_hpc.program import report, run_program
-from holmes_hpc.quoting import for_html
+from holmes_hpc.quoting import for_html, one_line
 from holmes_hpc.redaction import redact, redact_value
 from holmes_hpc.runs.private import replace_file
 from holmes_hpc.values import Plan
@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         return report("report", ConfigurationError(f"{error.filename}: cannot be written: {error.strerror}; name "
                                                    "another file by --output"))
-    sys.stdout.write(f"wrote {path}\n")
+    sys.stdout.write(f"wrote {one_line(str(path))}\n")
     return 0
 
 

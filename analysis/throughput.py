@@ -18,6 +18,7 @@ from rich.console import Console
 
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.program import run_program
+from holmes_hpc.quoting import for_terminal, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return _report(arguments)
     except HolmesError as error:
-        Console(stderr=True, soft_wrap=True).print(str(error), markup=False, highlight=False)
+        Console(stderr=True, soft_wrap=True).print(for_terminal(str(error)), markup=False, highlight=False)
         return error.exit_status
 
 
@@ -106,7 +107,7 @@ def _report(arguments: argparse.Namespace) -> int:
         notes = Console(stderr=True, soft_wrap=True) if arguments.json else Console(soft_wrap=True)
         out = arguments.out or common_folder([run.folder for run in found])
         for line in draw_pictures(found, out, shown, arguments.by, arguments.step):
-            notes.print(line, markup=False, highlight=False)
+            notes.print(one_line(line), markup=False, highlight=False)
     return 0
 
 

@@ -19,7 +19,6 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.pictures import (
     BLUE,
-    DPI,
     GREEN,
     INK,
     MACHINES,
@@ -30,6 +29,8 @@ from analysis.pictures import (
     VERMILION,
     clean,
     new_figure,
+    plain_text,
+    save,
 )
 
 Item = TypeVar("Item")
@@ -120,6 +121,7 @@ def timeline_picture(actions: pd.DataFrame, path: Path, step: int | None = None,
     draw_timelines(panels, path)
 
 
+@plain_text
 def draw_timelines(panels: Sequence[Panel], path: Path) -> None:
     """Draw panels below one another on one time axis, each with its links, where they are known, below its ranks."""
     span = max(panel.end for panel in panels)
@@ -150,7 +152,7 @@ def draw_timelines(panels: Sequence[Panel], path: Path) -> None:
     if kinds - set(LOOKS):
         handles.append(Patch(color=OTHER.colour, label=OTHER.label))
     _add_legend(figure, handles)
-    figure.savefig(path, dpi=DPI, facecolor="white")
+    save(figure, path)
 
 
 def _add_legend(figure: Figure, handles: Sequence[Patch]) -> None:

@@ -57,6 +57,11 @@ def for_terminal(text: str) -> str:
     return _CONTROL.sub(lambda match: match[0] if match[0] in "\n\t" else _escaped(match[0]), text)
 
 
+def one_line(text: str) -> str:
+    """Return a text as `for_terminal` does, with line breaks and tabs written out too."""
+    return _CONTROL.sub(lambda match: _escaped(match[0]), text)
+
+
 def for_html(text: str) -> str:
     """Return a text as it stands in a page."""
     return html.escape(for_terminal(text))

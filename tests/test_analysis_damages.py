@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 import analysis
 from analysis.report import main as report
 from analysis.throughput import main as throughput
-from tests.run_folders import make_run
+from holmes_hpc import cli
+from tests.run_folders import make_run, metric
 
 
 @pytest.fixture(name="whole")
@@ -78,3 +80,21 @@ def test_the_table_the_page_and_the_warning_name_each_bad_folder(whole: Path, ca
     assert "20261129-120000-cccc: an empty run folder" in caplog.text
     assert report([str(runs), "--output", str(runs / "page.html")]) == 0
     assert "config.yaml is missing" in " ".join((runs / "page.html").read_text().split())
+
+
+@pytest.mark.parametrize("name", [b"20261003-120000-\xff\xfe", b"$\\bad{$", b"a\x1b[31m\nb\t", b"<script>",
+                                  "ü".encode() * 60],
+                         ids=["no UTF-8", "a broken formula", "escapes", "markup", "long"])
+def test_runs_of_any_name_get_tables_pictures_and_a_page(name: bytes, tmp_path: Path,
+                                                         capsys: pytest.CaptureFixture[str]) -> None:
+    made = make_run(tmp_path, metrics=[metric(step) for step in range(1, 8)], timeline_steps=[7])
+    folder = made.rename(made.with_name(os.fsdecode(name)))
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["ranks"][0]["node"] = os.fsdecode(name).encode(errors="replace").decode()
+    (folder / "plan.json").write_text(json.dumps(plan))
+    for command in ("throughput", "report"):
+        assert cli.run([command, str(folder)]) == 0
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err and "\x1b[31m" not in captured.out + captured.err
+    page = (folder / "report.html").read_text()
+    assert "<script>" not in page and "timeline" in page and (folder / "timeline.png").stat().st_size > 5000
