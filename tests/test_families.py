@@ -96,6 +96,12 @@ def config_of(name: str, **changes: Any) -> dict[str, Any]:
     return {**found, **{key: value for key, value in changes.items() if value is not ...}}
 
 
+@pytest.mark.parametrize("name", ["mistral", "phi3"])
+def test_a_window_of_all_layers_counts_whatever_their_kinds_are(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="sliding_window=16"):
+        settings_of(config_of(name, layer_types=["full_attention"] * 3, sliding_window=16))
+
+
 def test_both_spellings_of_rotary_settings_say_the_same() -> None:
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                "original_max_position_embeddings": 32}

@@ -37,6 +37,8 @@ _SCALING_KEYS = {"linear": {"factor"}, "llama3": {"factor", "low_freq_factor", "
                                                   "original_max_position_embeddings"}}
 _SHARED = {"tie_word_embeddings", "max_position_embeddings"}
 _ROTARY = {"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor"}
+_ONE_WINDOW = ("mistral", "phi3")
+"""Families whose window is that of all layers, whatever layer_types says."""
 _WINDOWS = {"sliding_window", "use_sliding_window", "layer_types"}
 
 
@@ -206,7 +208,8 @@ def _check_window(given: Mapping[str, Any], sequence_length: int) -> None:
         raise NotKnownError(f"layer_types={_shown(kinds)}: known are full_attention and sliding_attention")
     window = given.get("sliding_window")
     used = given.get("use_sliding_window", given["model_type"] not in ("qwen2", "qwen3"))
-    if window is None or not used or (kinds is not None and set(kinds) == {"full_attention"}):
+    full = set(kinds or ()) == {"full_attention"} and given["model_type"] not in _ONE_WINDOW
+    if window is None or not used or full:
         return
     window = _whole(given, "sliding_window")
     if window < sequence_length:
