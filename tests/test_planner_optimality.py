@@ -25,8 +25,7 @@ COSTLY = {
     "odd batch", "single GPUs", "large batch", "like GPUs, unlike NICs",
 }
 """Problems of which the brute force takes more than a second: `python -m benchmarks.optimality` runs them all."""
-DAILY = {"2+2 gpus", "three fabrics, 1+1+1", "slow Ethernet", "tight memory, unequal", "tied", "tied, unequal", "deep",
-         "1+4 gpus"}
+DAILY = {"2+2 gpus", "three fabrics, 1+1+1", "slow Ethernet", "tight memory, unequal", "tied, unequal"}
 """Problems that the daily tests try; the long tests try the others that are not costly."""
 BY_NAME = {problem.name: problem for problem in SMALL}
 

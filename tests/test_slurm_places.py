@@ -36,6 +36,7 @@ def test_a_sites_own_batch_script_starts_the_ranks(slurm: SlurmCluster) -> None:
         assert nodes(folder) == where
 
 
+@pytest.mark.long
 def test_srun_with_colons_starts_the_ranks(slurm: SlurmCluster) -> None:
     line = train(slurm, "pair")
     done = slurm.run(f"srun -p ib -N1 -n1 {line} : -p roce -N1 -n1 {line}", environment=HOLDING, timeout_seconds=150)
