@@ -209,3 +209,21 @@ def test_a_layout_that_only_pays_with_turns_is_found() -> None:
     free, fixed = (plan(compose([*NEARLY_EQUAL_FABRICS, *more]), "slurm") for more in ((), ("parallel.pipeline=4",)))
     assert fixed.schedule.turns
     assert free.predicted.step_seconds <= 1.03 * fixed.predicted.step_seconds
+
+
+@pytest.mark.parametrize(("asked", "fixed"), [
+    # Memory holds what exchanges over eight tensor ranks, and with recomputation what is much faster.
+    (["+cluster=mixed", "model=llama_70b", "parallel=megatron", "cluster.partitions.ib.gpus_per_node=8",
+      "cluster.partitions.roce.gpus_per_node=8"], ["parallel.tensor=1", "parallel.pipeline=16"]),
+    # Estimates are too high for all layouts alike, by what zero bubble takes away.
+    (["+cluster=ethernet", "model=gpt_tiny", "parallel=flashflex"], ["parallel.micro_batch_size=16"]),
+    # Memory is too small for the schedule that hides most, and enough for the next one.
+    (["+cluster=holmes_paper", "model=llama_13b", "parallel=flashflex"], ["parallel.tensor=1"]),
+    # The best fleets by their own seconds are all of other micro-batch sizes.
+    (["+cluster=ib", "model=gpt_7_5b", "parallel=flashflex"], ["parallel.micro_batch_size=4"]),
+], ids=["recomputation", "estimates", "memory for warm-up", "sizes"])
+def test_what_is_left_open_is_chosen_no_worse_than_by_hand(asked: list[str], fixed: list[str]) -> None:
+    size = [] if "model=gpt_tiny" in asked else ["train.precision=float16", "train.global_batch_size=128"]
+    found, by_hand = (plan(compose([*asked, *size, "parallel.plain=0", *more]), mode="slurm").predicted.step_seconds
+                      for more in ([], fixed))
+    assert found <= by_hand * (1 + 1e-9)

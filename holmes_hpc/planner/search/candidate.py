@@ -136,16 +136,20 @@ def _shortage(task: Task, predicted: Prediction) -> Shortage | None:
 
 
 def with_least_waiting(candidate: Candidate, allowance: Allowance) -> Candidate:
-    """Return the layout with the schedule that hides most waiting, but for turns; as it is where that does not pay.
+    """Return the layout with the schedule that hides most waiting and fits, but for turns; as it is where none pays.
 
-    One simulation says about what a layout can reach, before others are spent on it.
+    One simulation says about what a layout can reach, before others are spent on it. Turns cost several, and are looked
+    at only where memory is too small for warm-up.
     """
-    choices = [choice for choice in candidate_schedules(candidate.task, candidate.layout, candidate.schedule.chunks)
-               if choice.turns == candidate.schedule.turns]
-    if len(choices) < 2:
-        return candidate
-    other = _rescheduled(candidate, choices[-1], allowance)
-    return other if other.fits and other.seconds < WORTHWHILE * candidate.seconds else candidate
+    choices = candidate_schedules(candidate.task, candidate.layout, candidate.schedule.chunks)
+    most_last = sorted(choices[1:], key=lambda each: (each.turns == candidate.schedule.turns, each.warmup_extra))
+    for choice in reversed(most_last):
+        other = _rescheduled(candidate, choice, allowance)
+        if other.fits:
+            return other if other.seconds < WORTHWHILE * candidate.seconds else candidate
+        if allowance.units <= 0:
+            break
+    return candidate
 
 
 def with_schedules(candidate: Candidate, allowance: Allowance) -> list[Candidate]:

@@ -126,11 +126,16 @@ def _is_memory(refusal: PlanRefusedError) -> bool:
 
 def _recomputed(task: Task, name: str, candidates: Sequence[Candidate], refusals: Sequence[PlanRefusedError],
                 budget: SearchBudget) -> list[Candidate]:
-    """Return layouts with recomputation, where it is left open and nothing fits into memory without."""
-    short = not all(each.fits for each in candidates) or (not candidates and any(map(_is_memory, refusals)))
-    settled = strategy_kind(name).tries_recomputation or not task.settings.search_recompute
-    if settled or not short or any(each.fits for each in candidates):
+    """Return layouts with recomputation, where it is left open and memory is too small for what is best without.
+
+    That is where nothing fits, or only what exchanges over wider tensor parallelism than was asked for first.
+    """
+    if strategy_kind(name).tries_recomputation or not task.settings.search_recompute:
         return []
+    narrowest = degrees_of(name, task)[0] or 1
+    if _has_narrow(candidates, narrowest) or not (candidates or any(map(_is_memory, refusals))):
+        return []
+    all_found: list[Candidate] = []
     for recompute in RECOMPUTATIONS[1:]:
         other = dataclasses.replace(task, settings=task.settings.replace(recompute=recompute, search_recompute=False))
         try:
@@ -138,9 +143,15 @@ def _recomputed(task: Task, name: str, candidates: Sequence[Candidate], refusals
         except PlanRefusedError:
             continue
         if any(each.fits for each in found):
-            return [dataclasses.replace(each, facts=dataclasses.replace(each.facts, recompute=recompute))
-                    for each in found]
-    return []
+            all_found += [dataclasses.replace(each, facts=dataclasses.replace(each.facts, recompute=recompute))
+                          for each in found]
+        if _has_narrow(found, narrowest):
+            break
+    return all_found
+
+
+def _has_narrow(candidates: Sequence[Candidate], tensor: int) -> bool:
+    return any(each.fits and each.layout.pipelines[0].stages[0].tensor == tensor for each in candidates)
 
 
 def _written(task: Task) -> list[Candidate]:

@@ -201,14 +201,17 @@ def _rescheduled(found: Sequence[_Found], allowance: Allowance) -> list[Candidat
     if not finalists:
         return []
     reached: list[tuple[Candidate, Candidate]] = []
-    best, kept = math.inf, 0.0
+    best, kept, ratio = math.inf, 0.0, 1.0
     for each in finalists:
-        # What may well be faster than the best so far goes before other schedules of that.
-        left = allowance.units - (kept if each.estimate_seconds >= best else 0.0)
-        if reached and (left <= 0 or each.estimate_seconds > _ESTIMATE_ERROR * best):
+        # What may well be faster than the best so far goes before other schedules of that. Other schedules can take
+        # more away than estimates know, of all layouts alike: `ratio` is the most that they took from one.
+        hope = ratio * each.estimate_seconds
+        left = allowance.units - (kept if hope >= best else 0.0)
+        if reached and (left <= 0 or hope > _ESTIMATE_ERROR * best):
             continue
         tried = with_least_waiting(each.candidate, allowance)
         reached.append((each.candidate, tried))
+        ratio = min(ratio, tried.seconds / each.estimate_seconds)
         if tried.seconds < best:
             best, kept = tried.seconds, _KEPT_FOR_BEST * layout_units(tried.task, tried.layout)
     better = [tried for candidate, tried in reached if tried is not candidate]

@@ -25,8 +25,8 @@ from holmes_hpc.values.strategy_kinds import FLASHFLEX
 
 _MOST_PIPELINES = 64
 _ROUNDS = 6
-_MOST_REFINED = 10
-_MOST_PROPOSED = 12
+_MOST_REFINED = 24
+_MOST_PROPOSED = 24
 _MOST_REFINED_OF_MANY = 4
 _MOST_MOVES_OF_MANY = 48
 """Partitions that are refined, and moves that are looked at in each round, of more than a few kinds of nodes."""
