@@ -16,7 +16,7 @@ from holmes_hpc.planner.search.schedules import candidate_schedules, first_sched
 from holmes_hpc.planner.simulation.predict import memory_parts, predict
 from holmes_hpc.planner.strategies.proposals import LayoutFacts
 from holmes_hpc.planner.task import Task
-from holmes_hpc.schedule.building import slow_hops
+from holmes_hpc.schedule.building import hop_warmups, slow_hops
 from holmes_hpc.schedule.in_flight import Peaks
 from holmes_hpc.schedule.policies import in_flight_caps
 from holmes_hpc.values import Pipeline, Prediction, ScheduleChoice
@@ -136,20 +136,20 @@ def _shortage(task: Task, predicted: Prediction) -> Shortage | None:
 
 
 def with_least_waiting(candidate: Candidate, allowance: Allowance) -> Candidate:
-    """Return the layout with the schedule that hides most waiting and fits, but for turns; as it is where none pays.
+    """Return the layout with the schedule that hides most waiting, but for turns; as it is where that does not pay.
 
-    One simulation says about what a layout can reach, before others are spent on it. Turns cost several, and are looked
-    at only where memory is too small for warm-up.
+    One simulation says about what a layout can reach, before others are spent on it. Where memory is known to be too
+    small for the warm-up, turns take its place if there are some: their simulation costs several, but no memory.
     """
-    choices = candidate_schedules(candidate.task, candidate.layout, candidate.schedule.chunks)
-    most_last = sorted(choices[1:], key=lambda each: (each.turns == candidate.schedule.turns, each.warmup_extra))
-    for choice in reversed(most_last):
-        other = _rescheduled(candidate, choice, allowance)
-        if other.fits:
-            return other if other.seconds < WORTHWHILE * candidate.seconds else candidate
-        if allowance.units <= 0:
-            break
-    return candidate
+    choices = candidate_schedules(candidate.task, candidate.layout, candidate.schedule.chunks)[1:]
+    like = [choice for choice in choices if choice.turns == candidate.schedule.turns]
+    cold = [choice for choice in choices if choice.warmup_extra == candidate.schedule.warmup_extra]
+    choice = next((each for each in like[-1:] + cold[-1:]
+                   if not exceeds_memory(candidate.task, candidate.layout, choice=each)), None)
+    if choice is None:
+        return candidate
+    other = _rescheduled(candidate, choice, allowance)
+    return other if other.fits and other.seconds < WORTHWHILE * candidate.seconds else candidate
 
 
 def with_schedules(candidate: Candidate, allowance: Allowance) -> list[Candidate]:
@@ -210,17 +210,19 @@ def _rescheduled(candidate: Candidate, choice: ScheduleChoice, allowance: Allowa
     return evaluate_schedule(candidate.task, candidate.facts, candidate.layout, candidate.rules, choice)
 
 
-def exceeds_memory(task: Task, layout: Layout, peaks: Peaks | None = None) -> bool:
+def exceeds_memory(task: Task, layout: Layout, peaks: Peaks | None = None,
+                   choice: ScheduleChoice | None = None) -> bool:
     """Return whether a layout is known not to fit without being simulated.
 
     `peaks` are the micro-batches in flight, if they are known. Otherwise ranks that serve one stage of one pipeline
-    keep as many as 1F1B and zero bubble let them, and at least one with any other schedule; those that serve several
-    are not judged.
+    keep as many as 1F1B and zero bubble let them with the warm-up of `choice` (None: with none), and at least one with
+    any other schedule; those that serve several are not judged.
     """
     served = Counter(rank for pipeline in layout.pipelines for stage in pipeline.stages for rank in stage.ranks)
-    exact = task.settings.first_schedule().is_capped
+    exact = (choice.kind if choice is not None else task.settings.first_schedule()).is_capped
+    warmups = hop_warmups(layout.pipelines, layout.groups, choice) if choice is not None else {}
     peaks = peaks or {(rank, p, s): min(cap, layout.pipelines[p].microbatches) if exact else 1
-             for (p, s), cap in in_flight_caps(layout.pipelines, {}).items()
+             for (p, s), cap in in_flight_caps(layout.pipelines, warmups).items()
              for rank in layout.pipelines[p].stages[s].ranks if served[rank] == 1}
     memory = memory_parts(task, layout, peaks)
     return any(memory[rank].total > task.machine.memory_gib(task.cluster.node_of(rank)) * USABLE_FRACTION * GIB
