@@ -26,7 +26,7 @@ REFUSED = {
     "flashflex": (["parallel=flashflex", "model=gpt_145_6b"], "memory"),
     "flashflex in chunks": (["parallel=flashflex", "parallel.schedule=interleaved", "parallel.chunks=2",
                              "model.num_layers=8"], "parallel.chunks=1"),
-    "more chunks than layers": (["parallel=holmes", "parallel.chunks=8"], "stages, which need at least as many layers"),
+    "more chunks than layers": (["parallel=holmes", "parallel.chunks=4"], "stages, which need at least as many layers"),
     "manual without pipelines": (["parallel=manual"], "parallel.pipelines"),
     "manual leaves ranks out": (["parallel=manual", "parallel.pipelines=[{stages: [{ranks: [0], layers: 4}]}]"],
                                 "ranks 1, 2, 3, 4, 5, 6, 7 are in no stage"),
