@@ -30,6 +30,8 @@ from holmes_hpc.values.strategy_kinds import strategy_kind
 from holmes_hpc.words import counted
 
 Progress = Callable[[str], None]
+_COSTLY_WIDTH = 4
+"""Tensor-parallel ranks whose exchange may cost more than recomputation's third of the work; fewer hardly do."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,9 @@ def search(task: Task, progress: Progress | None = None) -> Searched:
             found = _evaluate_strategy(own, name, refusals[name], budget)
         except PlanRefusedError as refusal:
             refusals[name].append(refusal)
-        candidates += found + _recomputed(own, name, found, refusals[name], budget)
+        candidates += found
+        candidates += _recomputed(own, name, found, refusals[name], budget,
+                                  min((each.seconds for each in candidates if each.fits), default=math.inf))
     if task.settings.compares_all:
         if task.settings.leave_nodes_out:
             candidates += on_fewer(task, min((each.seconds for each in candidates if each.fits), default=math.inf))
@@ -105,15 +109,18 @@ def choose(fitting: Sequence[Candidate]) -> Candidate:
     return min(pool, key=lambda each: each.seconds)
 
 
-def _evaluate_strategy(task: Task, name: str, refusals: list[PlanRefusedError],
-                       budget: SearchBudget) -> list[Candidate]:
+def _evaluate_strategy(task: Task, name: str, refusals: list[PlanRefusedError], budget: SearchBudget,
+                       limit: float = math.inf, narrower_than: float = math.inf) -> list[Candidate]:
     """Evaluate the layouts of one strategy; wider tensor parallelism only where memory is too small for narrower.
 
-    Pipelines cost less than tensor exchange as long as memory allows.
+    Pipelines cost less than tensor exchange as long as memory allows. What is estimated to take `limit` seconds or more
+    is left out, and so are tensor degrees from `narrower_than` on.
     """
     candidates: list[Candidate] = []
     for tensor in degrees_of(name, task):
-        proposals = propose_by(name, task, tensor, refusals)
+        if (tensor or 1) >= narrower_than:
+            break
+        proposals = [each for each in propose_by(name, task, tensor, refusals) if each.estimate_seconds < limit]
         candidates += evaluate_best(task, proposals, budget.allowance(), strategy_kind(name).most_simulated)
         if any(each.fits for each in candidates) or not (candidates or any(map(_is_memory, refusals))):
             break
@@ -125,21 +132,25 @@ def _is_memory(refusal: PlanRefusedError) -> bool:
 
 
 def _recomputed(task: Task, name: str, candidates: Sequence[Candidate], refusals: Sequence[PlanRefusedError],
-                budget: SearchBudget) -> list[Candidate]:
+                budget: SearchBudget, limit: float) -> list[Candidate]:
     """Return layouts with recomputation, where it is left open and memory is too small for what is best without.
 
-    That is where nothing fits, or only what exchanges over wider tensor parallelism than was asked for first.
+    That is where nothing fits, or only what exchanges over wide tensor parallelism; then what may take less than
+    `limit` seconds, the best of all strategies so far.
     """
     if strategy_kind(name).tries_recomputation or not task.settings.search_recompute:
         return []
+    widths = [each.layout.pipelines[0].stages[0].tensor for each in candidates if each.fits]
     narrowest = degrees_of(name, task)[0] or 1
-    if _has_narrow(candidates, narrowest) or not (candidates or any(map(_is_memory, refusals))):
+    if not (candidates or any(map(_is_memory, refusals))):
+        return []
+    if widths and (min(widths) == narrowest or min(widths) < _COSTLY_WIDTH):
         return []
     all_found: list[Candidate] = []
     for recompute in RECOMPUTATIONS[1:]:
         other = dataclasses.replace(task, settings=task.settings.replace(recompute=recompute, search_recompute=False))
         try:
-            found = _evaluate_strategy(other, name, [], budget)
+            found = _evaluate_strategy(other, name, [], budget, limit, min(widths, default=math.inf))
         except PlanRefusedError:
             continue
         if any(each.fits for each in found):

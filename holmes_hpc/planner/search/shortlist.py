@@ -32,6 +32,8 @@ _LOOKED_AT, _TABLE_ERROR = 40, 1.15
 _WARMUP_FINALISTS = 8
 _ESTIMATE_ERROR = 1.08
 """So much longer than what warm-up can reach estimates are at most: a layout beyond that does not become the best."""
+_RATIO_ERROR = 1.02
+"""The same of estimates of one search, once it is known by what ratio they are too high."""
 _KEPT_FOR_BEST = 3
 """Simulations kept back for other schedules of the best layout, while further ones get their first other one."""
 _WARMUP_SHARE = 0.5
@@ -205,9 +207,9 @@ def _rescheduled(found: Sequence[_Found], allowance: Allowance) -> list[Candidat
     for each in finalists:
         # What may well be faster than the best so far goes before other schedules of that. Other schedules can take
         # more away than estimates know, of all layouts alike: `ratio` is the most that they took from one.
-        hope = ratio * each.estimate_seconds
-        left = allowance.units - (kept if hope >= best else 0.0)
-        if reached and (left <= 0 or hope > _ESTIMATE_ERROR * best):
+        hope = min(each.estimate_seconds / _ESTIMATE_ERROR, ratio * each.estimate_seconds / _RATIO_ERROR)
+        left = allowance.units - (kept if each.estimate_seconds >= best else 0.0)
+        if reached and (left <= 0 or hope > best):
             continue
         tried = with_least_waiting(each.candidate, allowance)
         reached.append((each.candidate, tried))

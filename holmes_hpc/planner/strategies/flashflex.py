@@ -25,8 +25,10 @@ from holmes_hpc.values.strategy_kinds import FLASHFLEX
 
 _MOST_PIPELINES = 64
 _ROUNDS = 6
-_MOST_REFINED = 24
-_MOST_PROPOSED = 24
+_MOST_REFINED = 10
+_MOST_PROPOSED = 12
+_MOST_OF_ONE = 24
+"""Partitions that are refined, and of these proposed; and of a single kind of nodes, where each costs little."""
 _MOST_REFINED_OF_MANY = 4
 _MOST_MOVES_OF_MANY = 48
 """Partitions that are refined, and moves that are looked at in each round, of more than a few kinds of nodes."""
@@ -55,7 +57,9 @@ def proposals(task: Task) -> list[Proposal]:
             starts.append((float("inf") if fleet is None else fleet.seconds, size, vectors))
     found: list[Found] = []
     many = len(space.kinds) > FEW_KINDS
-    for _, size, vectors in sorted(starts)[:_MOST_REFINED_OF_MANY if many else _MOST_REFINED]:
+    alone = len(space.kinds) == 1
+    most = _MOST_OF_ONE if alone else _MOST_REFINED_OF_MANY if many else _MOST_REFINED
+    for _, size, vectors in sorted(starts)[:most]:
         fleet = partitions[size].refine(vectors)
         if fleet is not None:
             found.append(Found(fleet, size))
@@ -63,7 +67,7 @@ def proposals(task: Task) -> list[Proposal]:
         raise no_pipelines(task, max(map(max, space.degrees)), tuple(partitions),
                            short_of_memory=space.short_of_memory)
     found.sort(key=lambda each: each.fleet.seconds)
-    return propose(space, found[:_MOST_PROPOSED], FLASHFLEX.name)
+    return propose(space, found[:_MOST_OF_ONE if alone else _MOST_PROPOSED], FLASHFLEX.name)
 
 
 class _Partition:
