@@ -142,8 +142,8 @@ def _redact_word(before: list[Any], word: str) -> str:
     if re.fullmatch(r"--?[^=]+", before[-1]) and is_secret(before[-1]) and not word.startswith("-"):
         return HIDDEN
     words = f"{' '.join(before)} "
-    text = redact(words + word)
-    return text.removeprefix(words) if text.startswith(words) else HIDDEN
+    text, shown = redact(words + word), redact(words)  # the word before may hold a secret of its own
+    return text.removeprefix(shown) if text.startswith(shown) else HIDDEN
 
 
 def _hide_options(option: re.Pattern[str], command: re.Match[str]) -> str:

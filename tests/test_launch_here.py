@@ -29,6 +29,9 @@ ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 def handlers() -> Iterator[None]:
     """What an interruption leaves as it is until the process ends is put back."""
     before = {number: signal.getsignal(number) for number in ENDING}
+    for number, handler in before.items():
+        if handler is signal.SIG_IGN:  # as under nohup, which a run heeds
+            signal.signal(number, signal.SIG_DFL)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
