@@ -33,8 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("holmes tokenize: interrupted\n")
         status = _INTERRUPTED
-    kept = parts_folder(arguments.output)
-    if kept.is_dir():
+    kept = parts_folder(arguments.output) if arguments.output.name else None
+    if kept is not None and kept.is_dir():
         sys.stderr.write(f"holmes tokenize: what was made is kept in {kept}: the same command goes on with the rest, "
                          "and removes it at its end\n")
     return status
