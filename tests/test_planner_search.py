@@ -211,6 +211,17 @@ def test_a_layout_that_only_pays_with_turns_is_found() -> None:
     assert free.predicted.step_seconds <= 1.03 * fixed.predicted.step_seconds
 
 
+def test_a_wider_degree_that_cannot_be_hides_neither_a_layout_nor_why_there_is_none() -> None:
+    """Of 8 ranks, 8 stages leave one tensor rank: wider degrees are refused, and that is no reason."""
+    asked = ["+cluster=mixed", "parallel=megatron"]
+    with pytest.raises(PlanRefusedError, match=r"memory: rank 0 .* needs .* GiB"):
+        plan(compose([*asked, "parallel.pipeline=8", "model=gpt_39_1b"]), mode="slurm")
+    eight = ["cluster.partitions.ib.gpus_per_node=8", "cluster.partitions.roce.gpus_per_node=8"]
+    recomputed = plan(compose([*asked, *eight, "parallel.pipeline=16", "model=llama_70b", "train.precision=float16",
+                               "train.global_batch_size=128"]), mode="slurm")
+    assert recomputed.recompute == "full" and len(recomputed.pipelines[0].stages) == 16
+
+
 @pytest.mark.parametrize(("asked", "fixed"), [
     # Memory holds what exchanges over eight tensor ranks, and with recomputation what is much faster.
     (["+cluster=mixed", "model=llama_70b", "parallel=megatron", "cluster.partitions.ib.gpus_per_node=8",

@@ -100,9 +100,10 @@ def _notes(whole: Task, best: Candidate, sent: Sequence[Load]) -> tuple[str, ...
     if task.machine.is_here:
         notes.append("predicted for this machine, which "
                      + ("emulates the cluster" if task.machine.shaped else "runs all ranks as plain processes"))
-    if any(kind.name == "cpu" for kind in task.machine.gpus.values()):
+    on_cpus = any(kind.name == "cpu" for kind in task.machine.gpus.values())
+    if on_cpus:
         notes.append(speed_words())
-    if not task.machine.is_here and task.settings.precision == "float32" and any(
+    if not (task.machine.is_here or on_cpus) and task.settings.precision == "float32" and any(
             task.machine.gpu(node).peak_tflops.get("float16") for node in task.cluster.nodes):
         notes.append("priced in float32; train.precision=bfloat16 (float16 on GPUs without it) is several times faster")
     across = [layout.groups[i] for reduction in layout.reductions for i in reduction.groups

@@ -114,16 +114,23 @@ def _evaluate_strategy(task: Task, name: str, refusals: list[PlanRefusedError], 
     """Evaluate the layouts of one strategy; wider tensor parallelism only where memory is too small for narrower.
 
     Pipelines cost less than tensor exchange as long as memory allows. What is estimated to take `limit` seconds or more
-    is left out, and so are tensor degrees from `narrower_than` on.
+    is left out, and so are tensor degrees from `narrower_than` on. Raises PlanRefusedError where no degree has one.
     """
     candidates: list[Candidate] = []
+    refused: list[PlanRefusedError] = []
     for tensor in degrees_of(name, task):
         if (tensor or 1) >= narrower_than:
             break
-        proposals = [each for each in propose_by(name, task, tensor, refusals) if each.estimate_seconds < limit]
+        try:
+            proposals = [each for each in propose_by(name, task, tensor, refusals) if each.estimate_seconds < limit]
+        except PlanRefusedError as refusal:
+            refused.append(refusal)  # a wider degree that cannot be says nothing of those before it
+            continue
         candidates += evaluate_best(task, proposals, budget.allowance(), strategy_kind(name).most_simulated)
         if any(each.fits for each in candidates) or not (candidates or any(map(_is_memory, refusals))):
             break
+    if refused and not candidates:
+        raise refused[0]
     return candidates
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from holmes_hpc.errors import DepthRefusedError, PlanRefusedError
+from holmes_hpc.errors import DepthRefusedError, MemoryRefusedError, PlanRefusedError
 from holmes_hpc.planner.search.candidate import Candidate
 from holmes_hpc.planner.search.plainest import plainest
 from holmes_hpc.planner.search.search import Searched
@@ -34,8 +34,12 @@ def decide(searched: Searched) -> tuple[Candidate, tuple[Rejected, ...]]:
 
 
 def _telling(refusals: Sequence[PlanRefusedError]) -> Sequence[PlanRefusedError]:
-    """Leave out depths that only the search tried, unless there is nothing else to say."""
-    return [refusal for refusal in refusals if not isinstance(refusal, DepthRefusedError)] or refusals
+    """Leave out depths that only the search tried, unless there is nothing else to say.
+
+    Where memory is too small for what was asked, other degrees that cannot be are not why.
+    """
+    memory = [refusal for refusal in refusals if isinstance(refusal, MemoryRefusedError)]
+    return memory or [refusal for refusal in refusals if not isinstance(refusal, DepthRefusedError)] or refusals
 
 
 def _no_plan(candidates: Sequence[Candidate], refusals: Mapping[str, Sequence[str]]) -> str:
