@@ -1,29 +1,27 @@
-"""`holmes jobs [RUN ...]`: the table of submitted runs, from their folders and one question to Slurm."""
+"""`holmes jobs [RUN ...]`: submitted runs, from their folders and one question to Slurm; and those of machines."""
 
 from __future__ import annotations
 
 import argparse
 import logging
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from holmes_hpc.config.folders import default_runs_folder
 from holmes_hpc.errors import HolmesError
-from holmes_hpc.foreign import read_object
 from holmes_hpc.program import report, run_program
 from holmes_hpc.quoting import for_shell, for_terminal
-from holmes_hpc.runs import RunFolder, last_metrics, read_result
+from holmes_hpc.runs import RunFolder, read_result
 from holmes_hpc.runs.files import read_json
 from holmes_hpc.runs.find import SWEEP_FILE, find_runs
-from holmes_hpc.runs.job import main_is_alive
 from holmes_hpc.runs.sweeps import sweep_named
-from holmes_hpc.submit.board import Board, Row, planned_steps, table, text
+from holmes_hpc.submit.board import Board, Row, table, text
 from holmes_hpc.submit.ending import failure
 from holmes_hpc.submit.job import submitted_run
 from holmes_hpc.submit.live import rows, show_until_over
 from holmes_hpc.submit.lost import OwnStates
+from holmes_hpc.submit.machines import on_a_machine, show_machines_until_over
 from holmes_hpc.submit.watch import NOT_SUBMITTED, SubmittedRun, Watch
 
 SHOWN = 20
@@ -55,14 +53,21 @@ def _show(arguments: argparse.Namespace) -> int:
     here = [folder for folder in folders if _submitted(folder) is None and folder.job_path.exists()]
     if not arguments.runs:
         found = sorted(found, key=_number)[-SHOWN:]
-    for folder in here if arguments.runs else here[-SHOWN:]:
-        sys.stdout.write(f"{for_terminal(_on_a_machine(folder))}\n")
-    if not found:
-        if not here and not (arguments.runs and missing):
-            sys.stderr.write(f"holmes jobs: there is no run in {arguments.folder.absolute()}; --folder names another "
-                             "folder of runs\n")
-        _say_missing(missing)
-        return 0
+    here = here if arguments.runs else here[-SHOWN:]
+    for folder in [] if arguments.watch and not found else here:
+        sys.stdout.write(f"{for_terminal(on_a_machine(folder))}\n")
+    if found:
+        _show_submitted(found, arguments)
+    elif not here and not (arguments.runs and missing):
+        sys.stderr.write(f"holmes jobs: there is no run in {arguments.folder.absolute()}; --folder names another "
+                         "folder of runs\n")
+    _say_missing(missing)
+    if arguments.watch:
+        show_machines_until_over(here, sys.stdout)
+    return 0
+
+
+def _show_submitted(found: Sequence[SubmittedRun], arguments: argparse.Namespace) -> None:
     states = OwnStates(found, say=not arguments.watch)
     watch, board = Watch(found, states), Board(_overrides(arguments.runs))
     if arguments.watch:
@@ -80,29 +85,12 @@ def _show(arguments: argparse.Namespace) -> int:
         elif watched.run.known_as in states.lost:
             sys.stdout.write(f"{folder.name}/{folder.id}: Slurm lost its job, and gave the number "
                              f"{watched.run.job_id} to another one, which is not shown\n")
-    _say_missing(missing)
-    return 0
 
 
 def _say_missing(missing: Mapping[Path, int]) -> None:
     for place, count in missing.items():
         sys.stdout.write(f"{count} of the runs of {place} are not submitted yet; `holmes sweep "
                          f"{for_shell(str(place))} --resume` submits them, where no other command does\n")
-
-
-def _on_a_machine(folder: RunFolder) -> str:
-    """Return how a run is that is no job of Slurm."""
-    job, result, last = read_object(folder.job_path) or {}, read_result(folder), last_metrics(folder) or {}
-    steps = planned_steps(folder)
-    step = f"step {last.get('step', 0)}" + (f" of {steps}" if steps else "")
-    if result is not None:
-        state = f"{result['status']} at {step}"
-    elif main_is_alive(job) is False:
-        state = f"its command has ended without a word at {step}"
-    else:
-        state = f"at {step}" + (", going on" if main_is_alive(job) else f", as far as {socket.gethostname()} can know")
-    return (f"{folder.path} is no job of Slurm but a run of the machine {job.get('host')}: {state}; its logs: `holmes "
-            f"logs {for_shell(str(folder.path))}`")
 
 
 def _to_be_submitted(names: Sequence[str], base: Path) -> dict[Path, int]:

@@ -1,4 +1,4 @@
-"""`holmes logs RUN [--rank N] [--follow]`: what a run's batch script and ranks wrote."""
+"""`holmes logs RUN [--rank N] [--follow]`: what a run's batch script and ranks wrote, and how far its steps are."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.foreign import open_regular
 from holmes_hpc.paths import is_there, unreadable
 from holmes_hpc.program import report, run_program
-from holmes_hpc.runs import RunFolder, read_result
+from holmes_hpc.runs import RunFolder, last_metrics, read_result
 from holmes_hpc.runs.find import find_run
 
 LOOK_SECONDS = 0.5
+STEP_SECONDS = 2.0
+"""Shortest time between two lines about the steps of a run that is followed."""
 _PIECE_BYTES = 1 << 20
 _MOST_TAIL_BYTES = 64 << 20
 _MAIN_LOGS = ("batch.log", "srun.log", "rank-0.log")
@@ -27,7 +29,8 @@ _MAIN_LOGS = ("batch.log", "srun.log", "rank-0.log")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    parser = argparse.ArgumentParser(prog="holmes logs", description="Show what a run wrote.")
+    parser = argparse.ArgumentParser(prog="holmes logs", description=(
+        "Show what a run wrote, and its newest step."))
     parser.add_argument("run", metavar="RUN", help="a run folder, a job id, or a run's name (the newest of that name)")
     parser.add_argument("--rank", type=int, help="this rank's log; default: the batch script's, and rank 0's")
     parser.add_argument("--follow", action="store_true", help="go on until the run is over")
@@ -56,9 +59,12 @@ def _show(arguments: argparse.Namespace, folder: RunFolder) -> int:
             raise ConfigurationError(f"--rank {arguments.rank}: {folder.logs} has no log of it; it holds "
                                      f"{', '.join(known) or 'nothing'}")
     printer = _Printer([path for path in wanted if is_there(path) or arguments.follow], arguments.lines)
+    steps = _Steps(folder, printer) if arguments.rank is None else None
     while True:
         ended = read_result(folder) is not None  # asked before reading, so that the last lines are shown
         printed = printer.print_new()
+        if steps is not None:
+            steps.print_newest(at_once=ended)
         if not arguments.follow or (ended and not printed):
             return 0
         time.sleep(LOOK_SECONDS)
@@ -85,7 +91,7 @@ class _Printer:
                     continue
                 self._open(path)
             while piece := self._files[path].read(_PIECE_BYTES):
-                self._print(path, self._decoders[path].decode(piece))
+                self.show(path, self._decoders[path].decode(piece), named=len(self._paths) > 1)
                 printed = True
         return printed
 
@@ -98,12 +104,33 @@ class _Printer:
             file.seek(_begin_of_last(file, self._lines))
         self._files[path], self._decoders[path] = file, codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def _print(self, path: Path, text: str) -> None:
-        if path != self._current and len(self._paths) > 1:
+    def show(self, path: Path, text: str, *, named: bool) -> None:
+        """Print what a file says, under its name if `named` and what was printed last is another file's."""
+        if path != self._current and named:
             sys.stdout.write(f"==> {path} <==\n")
         self._current = path
         sys.stdout.write(text)
         sys.stdout.flush()
+
+
+class _Steps:
+    """Prints the newest step of a run now and then, which no log holds: the command of the run shows it itself."""
+
+    def __init__(self, folder: RunFolder, printer: _Printer) -> None:
+        self._folder, self._printer = folder, printer
+        self._shown, self._at = "", float("-inf")
+
+    def print_newest(self, *, at_once: bool) -> None:
+        """Print the newest step if it is not printed yet, and the last one was printed long ago or `at_once`."""
+        if not at_once and time.monotonic() - self._at < STEP_SECONDS:
+            return
+        from holmes_hpc.launch.follow.progress import describe
+
+        row = last_metrics(self._folder)
+        line = "" if row is None else f"step {row['step']}  {describe(row)}\n"
+        if line != self._shown:
+            self._printer.show(self._folder.metrics_path, line, named=True)
+            self._shown, self._at = line, time.monotonic()
 
 
 def _begin_of_last(file: BinaryIO, lines: int) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from holmes_hpc import logs
-from holmes_hpc.runs import RunFolder
+from holmes_hpc.runs import RunFolder, write_result
 from holmes_hpc.submit.log_causes import LOG_LINES, cause_in_log, log_tail, newest_text
 
 HUGE_BYTES = 10**11
@@ -47,6 +48,32 @@ def test_the_last_lines_are_those_of_the_whole(run: RunFolder, capsys: pytest.Ca
 def test_fewer_lines_than_none_are_refused(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     assert logs.main([str(run.path), "--lines", "-3"]) == 2
     assert "--lines -3: expected a whole number from 0" in capsys.readouterr().err
+
+
+def test_the_newest_step_of_a_run_is_shown_behind_its_logs(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    run.log_path(0).write_text("words\n")
+    for step in (1, 2):
+        run.append_metrics({"step": step, "loss": 4.0 - step, "tokens_per_second": 1500.0, "step_seconds": 0.25,
+                            "mfu": 0.5})
+    newest = f"==> {run.metrics_path} <==\nstep 2  loss 2.000  1,500 tokens/s  250 ms/step  MFU 50%\n"
+    assert shown(run, capsys) == f"words\n{newest}"
+    assert shown(run, capsys, "--rank", "0") == "words\n"
+
+
+def test_a_followed_run_shows_how_its_steps_get_on(run: RunFolder, capsys: pytest.CaptureFixture[str],
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    run.append_metrics({"step": 1, "loss": 3.0})
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        run.append_metrics({"step": 1 + len(looks), "loss": 3.0})
+        if len(looks) == 3:
+            write_result(run, "completed", error=None, emulated=True)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    told = [line.partition("  ")[0] for line in shown(run, capsys, "--follow").splitlines()]
+    assert told == [f"==> {run.metrics_path} <==", "step 1", "step 4"]
 
 
 def test_a_log_larger_than_memory_is_shown_from_its_end(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,9 @@ from holmes_hpc.runs import RunFolder, write_result
 from holmes_hpc.runs.job import describe_job
 from holmes_hpc.submit import Decision, commands, controller, decide_mode, patience
 from holmes_hpc.submit.controller import Controller, ask_controller
+from holmes_hpc.submit.machines import show_machines_until_over
 from holmes_hpc.submit.mode import Probes
+from holmes_hpc.submit.watch import LIFELESS_SECONDS
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "ib-[1-2],roce-[1-2]", "SLURM_TASKS_PER_NODE": "2(x4)"}
 BATCH = {**JOB, "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}
@@ -268,13 +270,60 @@ def test_a_run_of_this_machine_is_told_as_one(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     folder = RunFolder.create(tmp_path / "runs", "laptop", {"config.yaml": "train: {steps: 9}\n",
                                                             "job.json": json.dumps(describe_job(emulated=True))})
-    folder.append_metrics({"step": 4, "loss": 3.0})
+    folder.append_metrics({"step": 4, "loss": 3.0, "tokens_per_second": 1234.5})
     assert cli.run(["jobs", "laptop"]) == 0
     told = capsys.readouterr()
     assert f"{folder.path} is no job of Slurm but a run of the machine " in told.out and told.err == ""
-    assert ": at step 4 of 9, going on; its logs: `holmes logs " in told.out
+    assert ": at step 4 of 9, 1,234 tokens/s, loss 3.000, going on; its logs: `holmes logs " in told.out
     assert cli.run(["jobs"]) == 0
     assert capsys.readouterr().out == told.out
     write_result(folder, "completed", error=None, emulated=True)
     assert cli.run(["jobs", str(folder.path)]) == 0
-    assert ": completed at step 4 of 9; its logs" in capsys.readouterr().out
+    assert ": completed at step 4 of 9, 1,234 tokens/s, loss 3.000; its logs" in capsys.readouterr().out
+
+
+def test_a_run_of_this_machine_is_watched_until_it_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                           capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder.create(tmp_path / "runs", "laptop", {"config.yaml": "train: {steps: 9}\n",
+                                                            "job.json": json.dumps(describe_job(emulated=True))})
+    folder.append_metrics({"step": 4, "loss": 3.0})
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            folder.append_metrics({"step": 9, "loss": 2.0})
+            write_result(folder, "completed", error=None, emulated=True)
+
+    show_machines_until_over([folder], sys.stdout, sleep=sleep)
+    first, last = capsys.readouterr().out.splitlines()
+    assert ": at step 4 of 9, loss 3.000, going on; " in first
+    assert ": completed at step 9 of 9, loss 2.000; " in last and len(looks) == 3
+    assert cli.run(["jobs", "laptop", "--watch"]) == 0
+    assert capsys.readouterr().out.splitlines() == [last]
+
+
+def test_a_watched_run_of_this_machine_whose_command_died_is_over(tmp_path: Path,
+                                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    job = {**describe_job(emulated=True), "main_start": 1}
+    folder = RunFolder.create(tmp_path, "laptop", {"config.yaml": "{}", "job.json": json.dumps(job)})
+    show_machines_until_over([folder], sys.stdout, sleep=lambda seconds: pytest.fail("it is over"))
+    assert "its command has ended without a word at step 0" in capsys.readouterr().out
+
+
+def test_a_watched_run_of_another_machine_is_over_once_it_is_silent_for_long(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = {**describe_job(emulated=True), "host": "another"}
+    folder = RunFolder.create(tmp_path, "laptop", {"config.yaml": "{}", "job.json": json.dumps(job)})
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += 100.0
+        if now[0] == 500.0:
+            folder.append_metrics({"step": 1})
+
+    show_machines_until_over([folder], sys.stdout, clock=lambda: now[0], sleep=sleep)
+    assert 500.0 + LIFELESS_SECONDS < now[0] <= 700.0 + LIFELESS_SECONDS
+    assert [line.partition("another: ")[2].partition(",")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "at step 0", "at step 1"]
