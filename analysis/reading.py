@@ -19,14 +19,19 @@ from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.foreign import ForeignError, parse_object, read_json, read_yaml, whole_number
 from holmes_hpc.paths import is_listed, unreadable
 from holmes_hpc.quoting import one_line
+from holmes_hpc.runs.find import SWEEP_FILE
 from holmes_hpc.runs.job import job_ranks
 from holmes_hpc.runs.metrics import timeline_row
+from holmes_hpc.runs.sweep_record import RECORD
 
 RUN_FILES = ("plan.json", "metrics.jsonl", "job.json")
 """A folder that holds one of these is a run folder."""
 
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4}")
-"""Names of run folders; those of sweeps lie in a folder of their own."""
+"""Names of run folders, and of those of sweeps, which hold no run themselves."""
+
+_SWEEP_FILES = {SWEEP_FILE, RECORD}
+"""What tells the folder of a sweep from a run's: Slurm's runs of it, or Hydra's record."""
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +170,7 @@ def _runs_below(top: Path) -> list[Path]:
         if any(name in files for name in RUN_FILES):
             found.append(Path(folder))
             subfolders.clear()
-        elif _RUN_ID.fullmatch(Path(folder).name):
+        elif _RUN_ID.fullmatch(Path(folder).name) and not _SWEEP_FILES & set(files):
             logger.warning("%s: an empty run folder (none of %s), left out", folder, ", ".join(RUN_FILES))
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
     return found

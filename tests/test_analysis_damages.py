@@ -82,6 +82,16 @@ def test_the_table_the_page_and_the_warning_name_each_bad_folder(whole: Path, ca
     assert "config.yaml is missing" in " ".join((runs / "page.html").read_text().split())
 
 
+@pytest.mark.parametrize("file", ["multirun.yaml", "sweep.json"])
+def test_the_folder_of_a_sweep_is_no_empty_run(file: str, whole: Path, caplog: pytest.LogCaptureFixture) -> None:
+    runs = whole.parent.parent
+    for stamp in ("20261129-120000-cccc", "20261129-120000-dddd"):
+        (runs / "sweeps" / stamp).mkdir(parents=True)
+    (runs / "sweeps" / "20261129-120000-cccc" / file).write_text("{}")
+    assert len(analysis.runs(runs)) == 1
+    assert "dddd: an empty run folder" in caplog.text and "cccc" not in caplog.text
+
+
 @pytest.mark.parametrize("name", [b"20261003-120000-\xff\xfe", b"$\\bad{$", b"a\x1b[31m\nb\t", b"<script>",
                                   "ü".encode() * 60],
                          ids=["no UTF-8", "a broken formula", "escapes", "markup", "long"])

@@ -54,12 +54,14 @@ def test_every_run_has_a_row_and_a_refused_one_does_not_end_the_sweep(statuses, 
     ]
 
 
-def test_an_interrupt_ends_the_sweep_after_the_table(statuses, capsys) -> None:
+def test_an_interrupt_ends_the_sweep_after_the_table_which_names_what_was_not_started(statuses, capsys) -> None:
     statuses.update({0: 0, 1: 130})
     with pytest.raises(SystemExit) as end:
         in_turn.run_in_turn(CONFIGS, WORDS)
     assert end.value.code == 130
-    assert len(capsys.readouterr().err.strip().splitlines()) == 3
+    rows = [line.split() for line in capsys.readouterr().err.strip().splitlines()]
+    assert len(rows) == 5 and [row[1] for row in rows[1:3]] == ["completed", "failed"]
+    assert rows[3:] == [["-", "not", "started", words] for words in WORDS[2:]]
 
 
 def test_a_plan_in_a_line() -> None:

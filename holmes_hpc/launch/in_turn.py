@@ -17,16 +17,18 @@ LOG = logging.getLogger(__name__)
 
 COLUMNS = ("run", "state", "step", "tokens/s", "loss", "overrides")
 REFUSED = "refused"
+NOT_STARTED = "not started"
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A run of the sweep that is over; `folder` is None where none was made."""
+    """A run of the sweep that is over, or never began; `folder` is None where none was made."""
 
     words: str
     status: int
     steps: int
     folder: RunFolder | None = None
+    begun: bool = True
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -37,7 +39,7 @@ class Ended:
     def cells(self) -> tuple[str, ...]:
         """Return the cells of COLUMNS."""
         if self.folder is None:
-            return ("-", REFUSED, "", "", "", self.words)
+            return ("-", REFUSED if self.begun else NOT_STARTED, "", "", "", self.words)
         result, last = read_result(self.folder) or {}, last_metrics(self.folder) or {}
         speed, loss = result.get("tokens_per_second_median") or last.get("tokens_per_second"), last.get("loss")
         return (f"{self.folder.name}/{self.folder.id}", str(result.get("status") or "unknown"),
@@ -49,7 +51,7 @@ def run_in_turn(configs: Sequence[Any], words: Sequence[str]) -> list[tuple[int,
     """Run the configurations of a sweep; return the exit status and the tokens per second of each.
 
     `words` tell the runs apart. A run that cannot start or fails does not end the sweep. Raises SystemExit where one is
-    interrupted, after the table of those before it.
+    interrupted, after the table, which names those that were not started too.
     """
     ended: list[Ended] = []
     for number, (config, text) in enumerate(zip(configs, words, strict=True), start=1):
@@ -62,7 +64,9 @@ def run_in_turn(configs: Sequence[Any], words: Sequence[str]) -> list[tuple[int,
             ended.append(Ended(text, error.exit_status, config.train.steps))
         if ended[-1].status == INTERRUPTED:
             break
-    sys.stderr.write("\n" + aligned([COLUMNS, *(each.cells() for each in ended)]))
+    left = [Ended(text, INTERRUPTED, config.train.steps, begun=False)
+            for config, text in list(zip(configs, words, strict=True))[len(ended):]]
+    sys.stderr.write("\n" + aligned([COLUMNS, *(each.cells() for each in (*ended, *left))]))
     if ended[-1].status == INTERRUPTED:
         raise SystemExit(INTERRUPTED)
     return [(each.status, each.tokens_per_second) for each in ended]
