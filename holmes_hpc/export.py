@@ -16,7 +16,7 @@ from holmes_hpc.families.folder import CONFIGURATION, TEXTS
 from holmes_hpc.foreign import ForeignError, read_json, read_yaml
 from holmes_hpc.program import report, run_program
 from holmes_hpc.quoting import for_terminal
-from holmes_hpc.runs.find import find_run
+from holmes_hpc.runs.find import find_run, refuse_two
 
 KEPT = "pretrained"
 DTYPES = ("float32", "bfloat16", "float16")
@@ -78,6 +78,8 @@ def _checkpoint(run: str, step: int | None, base: Path) -> tuple[Path, Any]:
 
     path = Path(run)
     found = candidates(path) if path.expanduser().is_dir() else []
+    if found:
+        refuse_two(run, base)
     found = found or candidates(find_run(run, base).path)
     names = ", ".join(each.name for each in found)
     if step is not None:

@@ -24,7 +24,7 @@ from holmes_hpc.model import StageModule, TensorShare, build_stage
 from holmes_hpc.model.pretrained import PretrainedWeights
 from holmes_hpc.paths import is_file, is_folder
 from holmes_hpc.runs import RunFolder
-from holmes_hpc.runs.find import find_run
+from holmes_hpc.runs.find import find_run, refuse_two
 
 _ONE = ("+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=1")
 KEPT = "pretrained"
@@ -58,6 +58,7 @@ def find_origin_of_model(text: str, base: Path, step: int | None = None) -> Orig
     """
     path = Path(text).expanduser()
     if is_file(path / "config.json") and not is_file(path / "config.yaml"):
+        refuse_two(text, base)
         if step is not None:
             raise ConfigurationError(f"--step {step}: {path} is a published model, which has no steps. Leave it out.")
         return Origin(path.absolute())

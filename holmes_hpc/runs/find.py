@@ -40,10 +40,22 @@ def find_run(text: str, base: Path) -> RunFolder:
     return max(find_runs([text], base), key=lambda folder: folder.id)
 
 
+def refuse_two(text: str, base: Path) -> None:
+    """Raise ConfigurationError where `text` is a folder here and a run below `base` too, and so could mean either."""
+    here = Path(text).expanduser()
+    if "/" in text or not is_listed(here) or here.resolve() == (base / text).resolve():
+        return
+    runs = _in_folder((base / text).resolve()) if is_listed(base / text) else []
+    if runs:
+        raise ConfigurationError(f"{text} is a folder here, {here.absolute()}, and the name of runs in "
+                                 f"{base.absolute()}: write ./{text} for the folder, or {base / text} for the newest "
+                                 "of the runs")
+
+
 def _named(text: str, base: Path) -> list[RunFolder]:
     for path in (Path(text).expanduser(), base / text):
-        if is_listed(path):
-            return _in_folder(path.resolve())
+        if is_listed(path) and (runs := _in_folder(path.resolve())):
+            return runs  # a folder without any, such as of data, hides no run of its name
     linked = sorted(base.glob(f"*/slurm-{text}")) if text.replace("_", "").isdigit() else []
     if linked:
         return [RunFolder(path.resolve()) for path in linked]
