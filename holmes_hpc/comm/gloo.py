@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, ProcessGroupGloo, Store
 
 from holmes_hpc.comm.backends import Abilities, RankNode
+from holmes_hpc.comm.causes import first_line
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.errors import NetworkError
 from holmes_hpc.values.backend_kinds import GLOO
@@ -72,7 +73,7 @@ def open_device(interface: str, networks: NodeNetworks, network: str) -> Any:
         present = ", ".join(name for _, name in socket.if_nameindex())
         raise NetworkError(
             f"network {network} on node {networks.node}: interface {interface!r} cannot be used "
-            f"({_first_line(error)}); interfaces of this node: {present}; "
+            f"({first_line(error)}); interfaces of this node: {present}; "
             f"set {networks.setting(network)} to one of them that has an address"
         ) from None
 
@@ -163,7 +164,3 @@ class GlooBackend:
         if interface not in self._devices:
             self._devices[interface] = open_device(interface, self.networks, network)
         return GlooOptions(interface, network, threads, timeout, self._devices[interface])
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0].split("] ")[-1]

@@ -13,6 +13,7 @@ from torch.distributed import ProcessGroup, Store, Work
 
 from holmes_hpc.comm.activity import Activity
 from holmes_hpc.comm.backends import Backend, RankNode, open_backend
+from holmes_hpc.comm.causes import first_line
 from holmes_hpc.comm.devices import check_devices
 from holmes_hpc.comm.gloo import open_backend as open_gloo
 from holmes_hpc.comm.networks import NodeNetworks
@@ -122,7 +123,7 @@ class Communicator:
                 yield
         except RuntimeError as error:
             raise NetworkError(
-                f"rank {self.rank}, {doing}: {self.describe(group)} broke: {_cause(error)}; "
+                f"rank {self.rank}, {doing}: {self.describe(group)} broke: {first_line(error)}; "
                 "another rank ended or hangs: look at its log, or raise train.timeout_seconds "
                 f"(now {self.train_timeout.total_seconds():g}) if it is only slow"
             ) from error
@@ -231,7 +232,7 @@ def _starting(plan: Plan, group: Group, backend: Backend, rank: int, timeout: ti
         yield
     except RuntimeError as error:
         raise NetworkError(
-            f"rank {rank} could not connect {_describe(plan, group, backend)}: {_cause(error)}; "
+            f"rank {rank} could not connect {_describe(plan, group, backend)}: {first_line(error)}; "
             f"check with `python -m holmes_hpc.doctor` that these nodes reach each other by {group.network}, "
             "and the fabric and interface settings of their labels in the cluster file; "
             f"if a node is only slow to start, raise train.start_timeout_seconds (now {timeout.total_seconds():g})"
@@ -248,12 +249,6 @@ def _describe(plan: Plan, group: Group, backend: Backend) -> str:
 def _short(group: Group) -> str:
     ranks = ", ".join(map(str, group.ranks)) if len(group.ranks) <= 8 else f"{len(group.ranks)} in all"
     return f"{group.kind} group of ranks {ranks} over {group.network}"
-
-
-def _cause(error: BaseException) -> str:
-    """Return the first line of torch's message, without source paths."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].split("] ", 1)[-1] if lines[0].startswith("[") else lines[0]
 
 
 def _duration(seconds: float | timedelta) -> timedelta:

@@ -22,6 +22,7 @@ from torch.distributed import ProcessGroup
 from holmes_hpc.cluster.cluster import LOCAL
 from holmes_hpc.cluster.measured import MeasuredLink
 from holmes_hpc.cluster.nics import ETHERNET
+from holmes_hpc.comm.causes import first_line
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.reduce import all_reduce_scalars
 from holmes_hpc.errors import NetworkError
@@ -90,7 +91,7 @@ def _naming(link: LinkClass, timeout_seconds: float) -> Iterator[None]:
         where = " and ".join(dict.fromkeys(link.between))
         raise NetworkError(
             f"the links over {link.network} of {where} could not be measured between ranks {pairs}: "
-            f"{str(error).splitlines()[0]}; check with `python -m holmes_hpc.doctor` that these nodes reach each other "
+            f"{first_line(error)}; check with `python -m holmes_hpc.doctor` that these nodes reach each other "
             f"by {link.network}; if one is only slow, raise train.start_timeout_seconds (now {timeout_seconds:g})"
         ) from error
 

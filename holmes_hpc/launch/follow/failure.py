@@ -61,6 +61,8 @@ class FailureReport:
         """Order: killed; failed by itself; waited for another rank, which it names; only lost a neighbour."""
         if event["status"] < 0:
             return 0
+        if event["status"] == 0:  # in the middle of its training, by what somebody called there
+            return 1
         report = self._error(event["rank"])
         if report is None or report["type"] in ("NetworkError", "DistBackendError", "RuntimeError"):
             return 3
@@ -88,7 +90,8 @@ class FailureReport:
             return (f"{who} ended, and could not write why: the disk or the quota of {self._folder.path} is full; free "
                     "space there or choose another place with run.folder=PATH")
         if report is None:
-            return f"{who} ended with status {event['status']}; {log}"
+            early = " before its training was over" if event["status"] == 0 else ""
+            return f"{who} ended with status {event['status']}{early}; {log}"
         if report["type"] == "HangError" or report.get("names_rank"):
             return str(report["message"])
         if report.get("ours"):

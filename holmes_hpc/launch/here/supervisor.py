@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,19 +35,23 @@ def supervise(context: WorldContext, ranks: Sequence[RankSettings]) -> int:
     if ranks:
         import_late_modules(ranks[0].plan)
     running: dict[int, RankSettings] = {}
+    through = mmap.mmap(-1, max(1, len(ranks)))  # shared with the ranks: a byte each, set where its training is over
     for number, settings in enumerate(ranks):
         def function(settings: RankSettings = settings, number: int = number) -> int:
             bind_to_cores(number, len(ranks))
             telling = replace(settings, tell=lambda report: _tell(context, settings.rank, report))
-            return run_rank(telling, lambda *progress: _report_progress(context, settings.rank, *progress),
-                            lambda text: _say(context, text))
+            status = run_rank(telling, lambda *progress: _report_progress(context, settings.rank, *progress),
+                              lambda text: _say(context, text))
+            through[number] = 1
+            return status
 
         pid = context.fork_rank(settings.rank, settings.node, function, settings.log_path)
         running[pid] = settings
     context.send({"event": "started", "ranks": [
         {"rank": settings.rank, "node": settings.node, "pid": pid} for pid, settings in running.items()
     ]})
-    return _watch(context, running)
+    numbers = {pid: number for number, pid in enumerate(running)}
+    return _watch(context, running, lambda pid: through[numbers[pid]] == 1)
 
 
 def _report_progress(context: WorldContext, rank: int, done: int, total: int, description: str) -> None:
@@ -65,7 +70,11 @@ def _say(context: WorldContext, text: str) -> None:
     context.send({"event": "said", "text": text})
 
 
-def _watch(context: WorldContext, running: dict[int, RankSettings]) -> int:
+def _watch(context: WorldContext, running: dict[int, RankSettings], is_through: Callable[[int], bool]) -> int:
+    """Wait for the ranks; return 0, or 1 where one failed. `is_through` says whether the training of a pid is over.
+
+    A rank that leaves with status 0 before that has failed as well: something in its process ended it.
+    """
     failed_at: float | None = None
     while running:
         if failed_at is not None and time.monotonic() - failed_at > GRACE_SECONDS:
@@ -76,7 +85,7 @@ def _watch(context: WorldContext, running: dict[int, RankSettings]) -> int:
             continue
         pid, status = ended
         settings = running.pop(pid)
-        if status != 0:
+        if status != 0 or not is_through(pid):
             context.send({"event": "ended", "rank": settings.rank, "node": settings.node, "slot": settings.slot,
                           "status": status})
             failed_at = failed_at or time.monotonic()

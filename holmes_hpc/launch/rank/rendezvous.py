@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from holmes_hpc.comm.activity import Activity
+from holmes_hpc.comm.causes import first_line
 from holmes_hpc.comm.store.channel import SecretError
 from holmes_hpc.comm.store.client import RunStore
 from holmes_hpc.comm.store.server import StoreServer
@@ -121,5 +122,4 @@ def _first_node(settings: RankSettings) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".")
+    return first_line(error).rstrip(".")
