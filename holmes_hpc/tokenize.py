@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holmes_hpc.config.schema import SPECIAL_TOKENS
 from holmes_hpc.data.parts import make_tokens, parts_folder
-from holmes_hpc.data.settings import SourceSettings
+from holmes_hpc.data.settings import ARGUMENTS, SourceSettings
 from holmes_hpc.errors import ConfigurationError, DataError, HolmesError
 from holmes_hpc.paths import check_output
 from holmes_hpc.program import report, run_program
@@ -73,7 +73,7 @@ def _tokenize(arguments: argparse.Namespace) -> int:
         raise ConfigurationError("--chat needs --tokenizer: the folder of the model whose tokenizer and chat template "
                                  "are used.")
     sources = [SourceSettings(
-        "data", kind, path, pattern=arguments.pattern or ("*.jsonl" if arguments.chat else "*.txt"),
+        ARGUMENTS, kind, path, pattern=arguments.pattern or ("*.jsonl" if arguments.chat else "*.txt"),
         tokenizer=arguments.tokenizer, end_of_document=arguments.end_of_document,
         special_tokens=arguments.special_tokens, add_special_tokens=arguments.add_special_tokens,
         format=arguments.format, text_field=arguments.text_field, messages_field=arguments.messages_field,

@@ -13,10 +13,14 @@ from holmes_hpc.values.packings import BY_KIND
 MADE_HERE = ("text", "chat")
 """Kinds whose tokens we make, and keep."""
 
+ARGUMENTS = "arguments"
+"""The prefix of a source that the arguments of `holmes tokenize` name."""
+_ARGUMENTS = {"path": "FILE"}
+
 
 @dataclass(frozen=True)
 class SourceSettings:
-    """One source: `prefix` is what stands before its settings in messages, `data` or `data.sources.N`."""
+    """One source: `prefix` is what stands before its settings in messages: `data`, `data.sources.N` or ARGUMENTS."""
 
     prefix: str
     kind: str
@@ -39,6 +43,8 @@ class SourceSettings:
 
     def key(self, name: str) -> str:
         """Return the name of a setting as the user writes it."""
+        if self.prefix == ARGUMENTS:
+            return _ARGUMENTS.get(name, f"--{name.replace('_', '-')}")
         return f"{self.prefix}.{name}"
 
     @property

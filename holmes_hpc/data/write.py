@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holmes_hpc.config.schema import SPECIAL_TOKENS
-from holmes_hpc.data.settings import SourceSettings
+from holmes_hpc.data.settings import ARGUMENTS, SourceSettings
 from holmes_hpc.data.text import TextRecipe, spelled_in_words, text_files, tokenise
 from holmes_hpc.data.token_file import SUFFIX, TokenFileWriter
 from holmes_hpc.data.tokenizer import load_tokenizer
@@ -33,7 +33,7 @@ def write_text(output: Path, inputs: Sequence[Path], *, pattern: str = "*.txt", 
     try:
         with TokenFileWriter(output, loaded.vocab_size, loaded.identity) as writer:
             for path in inputs:
-                settings = SourceSettings("data", "text", str(path), pattern=pattern)
+                settings = SourceSettings(ARGUMENTS, "text", str(path), pattern=pattern)
                 tokenise(settings, text_files(settings), TextRecipe(loaded), writer)
     except OSError as error:
         raise DataError(f"{output} cannot be written: {error.strerror or error}. Name a file in a folder that exists, "

@@ -60,8 +60,8 @@ class Renderer:
             found = self._exchange(self._first)
             if found is None or "error" in found:
                 why = f"was not read: {self._end()}" if found is None else f"is no template: {found['error']}"
-                raise DataError(f"the chat template of {self._origin} {why}. Set data.chat_template to a file with "
-                                "another one.")
+                raise DataError(f"the chat template of {self._origin} {why}. Name a file with another one as the "
+                                "chat template.")
         return self._exchange(line)
 
     def _exchange(self, line: str) -> dict[str, Any] | None:

@@ -34,28 +34,28 @@ def find_template(settings: SourceSettings) -> ChatTemplate:
     """
     place = Path(settings.tokenizer or "").expanduser()
     folder = place if place.is_dir() else place.parent
-    config = _config(folder / _CONFIG)
+    config = _config(folder / _CONFIG, settings)
     variables = {name: _spelling(config.get(name)) for name in _TOKENS}
     own = Path(settings.chat_template).expanduser() if settings.chat_template else folder / _OWN_FILE
     if settings.chat_template or own.is_file():
-        return ChatTemplate(_read(own), variables, str(own))
+        return ChatTemplate(_read(own, settings), variables, str(own))
     template = config.get("chat_template")
     if isinstance(template, list):  # several, by name
         template = next((each.get("template") for each in template
                          if isinstance(each, dict) and each.get("name") == "default"), None)
     if not isinstance(template, str):
-        raise ConfigurationError(f"{settings.key('name')}=chat needs a chat template, and {folder} has none (neither "
+        raise ConfigurationError(f"{settings.label} needs a chat template, and {folder} has none (neither "
                                  f"{_OWN_FILE} nor chat_template in {_CONFIG}): base models have none. Set "
                                  f"{settings.key('tokenizer')} to the folder of a model that chats, or "
                                  f"{settings.key('chat_template')} to a file with a template.")
     return ChatTemplate(template, variables, str(folder / _CONFIG))
 
 
-def _config(path: Path) -> Mapping[str, Any]:
+def _config(path: Path, settings: SourceSettings) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(_read(path))
+        found = json.loads(_read(path, settings))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is no JSON: {str(error)[:200]}. Copy the model's folder again.") from error
     if not isinstance(found, dict):
@@ -69,9 +69,9 @@ def _spelling(token: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, settings: SourceSettings) -> str:
     try:
         return read_text(path, _MOST_BYTES)
     except ForeignError as error:
-        raise DataError(f"{error}. Set data.chat_template to a file with a template, or data.tokenizer to the folder "
-                        "of a model.") from error
+        raise DataError(f"{error}. Set {settings.key('chat_template')} to a file with a template, or "
+                        f"{settings.key('tokenizer')} to the folder of a model.") from error
