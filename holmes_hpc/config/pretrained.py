@@ -11,8 +11,12 @@ from omegaconf import DictConfig, OmegaConf
 from holmes_hpc.config.schema import Model
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.families import FOLDER_KEY, ModelFolder
+from holmes_hpc.paths import is_there
 
 _FILLED = "from_pretrained_filled_in"
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+"""Files of which one is in the folder of a model with a tokenizer."""
+_BYTES = 256
 OWN = ("name", "sequence_length", "initialization_std", "rotary_base", "rotary_scaling", "rotary_factor",
        "rotary_low_frequency_factor", "rotary_high_frequency_factor", "rotary_original_length",
        "normalization_epsilon")
@@ -42,19 +46,37 @@ def fill_in(config: DictConfig, overrides: Sequence[str]) -> None:
         if name in written and name in OWN:
             continue
         if name in written and not _same(name, written[name], value, settings):
+            preset = _preset(name, overrides)
             raise ConfigurationError(
-                f"model.{name}={_shown(written[name])} and {FOLDER_KEY}={wanted} exclude each other: the model there "
-                f"has {_shown(value)}, and its weights mean nothing else. Leave model.{name} out. Beside the folder "
-                f"may be set: {', '.join(f'model.{each}' for each in OWN)}.")
+                f"model.{name}={_shown(written[name])}{preset and f' (of {preset})'} and {FOLDER_KEY}={wanted} exclude "
+                f"each other: the model there has {_shown(value)}, and its weights mean nothing else. Leave "
+                f"{preset or f'model.{name}'} out. Beside the folder may be set: "
+                f"{', '.join(f'model.{each}' for each in OWN)}.")
         model[name] = value
     model.from_pretrained = str(folder.path)
     model._set_flag(_FILLED, True)
+    if model.vocab_size == _BYTES and not any(is_there(folder.path / name) for name in TOKENIZERS):
+        _take_bytes(config)
+
+
+def _take_bytes(config: DictConfig) -> None:
+    """Set that a byte is a token where nothing else was asked for: an export of a model of bytes has no tokenizer."""
+    data = config.get("data")
+    if isinstance(data, DictConfig) and OmegaConf.is_interpolation(data, "tokenizer"):
+        data.tokenizer = None
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings with what a family leaves as it is by default, so that an earlier value does not stay."""
     defaults = {each.name: each.default for each in fields(Model) if each.name != "from_pretrained"}
     return {**defaults, **settings}
+
+
+def _preset(name: str, overrides: Sequence[str]) -> str:
+    """Return the override `model=...` where that, and none of its own, set a setting of the model; else nothing."""
+    if any(text.lstrip("+").partition("=")[0] == f"model.{name}" for text in overrides):
+        return ""
+    return next((text for text in overrides if text.lstrip("+").startswith("model=")), "")
 
 
 def _written(model: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:

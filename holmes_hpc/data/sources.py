@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy
 from numpy.typing import NDArray
 
+from holmes_hpc.config.pretrained import TOKENIZERS
 from holmes_hpc.data import python_docs, token_file
 from holmes_hpc.data.added import read_added
 from holmes_hpc.data.cache import read_text
@@ -22,6 +24,7 @@ from holmes_hpc.data.token_types import capacity
 from holmes_hpc.data.tokenizer import ByteTokenizer
 from holmes_hpc.data.tokens import TokenArray, Tokens, crossing, file_size, read_bytes
 from holmes_hpc.errors import ConfigurationError, DataError, TooFewTokensError
+from holmes_hpc.paths import is_folder, is_there
 from holmes_hpc.registry import SOURCES, unknown
 from holmes_hpc.values.packings import INSIDE, WHOLE
 
@@ -166,6 +169,7 @@ def open_source(settings: SourceSettings, vocab_size: int, tell: Tell = silent) 
             raise ConfigurationError(
                 f"{settings.label} has {python_docs.VOCAB_SIZE} tokens (bytes), and model.vocab_size={vocab_size} has "
                 f"fewer. Set model.vocab_size to at least {python_docs.VOCAB_SIZE}, or data.name=tokens.")
+        _refuse_tokenizer(settings)
         training, validation = python_docs.read_python_docs()
         return Source(settings.label, training, validation, python_docs.VOCAB_SIZE, ByteTokenizer.identity)
     if settings.kind in MADE_HERE:
@@ -183,6 +187,19 @@ def open_source(settings: SourceSettings, vocab_size: int, tell: Tell = silent) 
         border = _end_near(tokens.documents, border)
     return Source(settings.label, tokens.array[:border], tokens.array[border:], tokens.vocab_size, tokens.tokenizer,
                   (*tokens.notes, *_crossing(settings, tokens)), packing, tokens.documents, tokens.counted)
+
+
+def _refuse_tokenizer(settings: SourceSettings) -> None:
+    """Refuse a tokenizer for text that is read as bytes, of which a model with that tokenizer would make nothing."""
+    if settings.tokenizer is None:
+        return
+    place = Path(settings.tokenizer).expanduser()
+    if is_folder(place) and not any(is_there(place / name) for name in TOKENIZERS):
+        return  # of a published model without one
+    raise ConfigurationError(
+        f"{settings.label} is read as bytes, one a token, and {settings.key('tokenizer')}={settings.tokenizer} (by "
+        "default that of model.from_pretrained) would play no part. Use data=text with data.path, which that tokenizer "
+        f"makes tokens of; or set {settings.key('tokenizer')}=null, so that the model has bytes for tokens.")
 
 
 def _end_near(documents: TokenArray, border: int) -> int:

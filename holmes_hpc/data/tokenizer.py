@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -172,7 +173,12 @@ def load_tokenizer(path: str | None, end_of_document: str | None = None, key: st
     file = Path(path).expanduser()
     if around is None:
         around = is_folder(file)
-    file = file / TOKENIZER_FILE if is_folder(file) else file
+    if is_folder(file):
+        file /= TOKENIZER_FILE
+        if not os.path.lexists(file):
+            raise DataError(f"{key}={path} cannot be read: the folder has no {TOKENIZER_FILE}. Copy that file of the "
+                            f"model there, or set {key} to a tokenizer file that every node can read; by default it "
+                            "is that of model.from_pretrained.")
     try:
         with open_regular(file) as stream:
             content = stream.read()
