@@ -12,8 +12,8 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.config.folders import default_runs_folder
 from holmes_hpc.errors import CheckpointError, ConfigurationError, HolmesError
 from holmes_hpc.families import NotKnownError, configuration_of
-from holmes_hpc.families.folder import CONFIGURATION, TEXTS
-from holmes_hpc.foreign import ForeignError, read_json, read_yaml
+from holmes_hpc.families.folder import CONFIGURATION
+from holmes_hpc.foreign import read_json
 from holmes_hpc.program import report, run_program
 from holmes_hpc.quoting import for_terminal
 from holmes_hpc.runs.find import find_run, refuse_two
@@ -44,37 +44,61 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from holmes_hpc.checkpoint.exporting import Export, write_export
+    from holmes_hpc.checkpoint.exporting import UnfitValuesError
+    from holmes_hpc.checkpoint.index import read_index
+    from holmes_hpc.checkpoint.refusals import Refusals
 
     if not _LEAST_SHARD_GIB <= arguments.max_shard_gib <= _MOST_SHARD_GIB:
         raise ConfigurationError(f"--max-shard-gib {arguments.max_shard_gib:g}: expected a number from "
                                  f"{_LEAST_SHARD_GIB:g} up to {_MOST_SHARD_GIB:g}.")
-    path, index = _checkpoint(arguments.run, arguments.step, arguments.folder)
+    found, refused = _checkpoints(arguments.run, arguments.step, arguments.folder), Refusals()
+    damaged = False
+    for path in found:
+        try:
+            index = read_index(path)
+            index.check_texts(path)
+            damaged = True
+            _export_one(path, index, arguments, str(refused))
+            return 0
+        except UnfitValuesError as error:
+            raise CheckpointError(f"{path} cannot be exported: {error}.") from error
+        except CheckpointError as error:
+            refused.add(path.name, str(error))
+    kind = CheckpointError if damaged else ConfigurationError
+    raise kind(f"{found[0].parent}: no checkpoint there can be used. {refused}. "
+               + ("Name another by --step N, or leave --step out." if arguments.step is not None else
+                  "Copy one again from where it is whole, or train on from an earlier one."))
+
+
+def _export_one(path: Path, index: Any, arguments: argparse.Namespace, refused: str) -> None:
+    """Export a checkpoint; `refused` says why newer ones cannot be used. Raises CheckpointError where it is damaged."""
+    from holmes_hpc.checkpoint.exporting import Export, write_export
+    from holmes_hpc.engine.exported_texts import texts_of
+
     architecture = _architecture(index)
-    kept = path.parent.parent / KEPT
-    base = _base(kept)
+    run = path.parent.parent
+    base = _base(run / KEPT)
     dtype = arguments.dtype or _type_of(base)
     try:
         family, configuration = configuration_of(architecture, base, dtype)
     except NotKnownError as error:
         raise ConfigurationError(f"{path}: {error}. Set model.family to one of them, or train a model that has one."
                                  ) from error
-    texts = {name: kept / name for name in TEXTS if name != CONFIGURATION and (kept / name).is_file()}
-    texts = texts or _tokenizer_of(path.parent.parent)
+    texts = texts_of(run, run / KEPT)
     folder = arguments.to.expanduser().absolute()
-    bytes_written = write_export(Export(path, index, architecture, family, configuration, texts, dtype,
-                                        int(arguments.max_shard_gib * 2**30)), folder, _say)
+    bytes_written = write_export(Export(path, index, architecture, family, {**configuration, **texts.numbers},
+                                        texts.files, dtype, int(arguments.max_shard_gib * 2**30)), folder, _say)
+    if refused:
+        sys.stderr.write(f"holmes export: WARNING: {path.name} is exported, since what is newer cannot be used: "
+                         f"{for_terminal(refused)}; name another by --step\n")
     sys.stdout.write(f"{folder}: {family.model_type}, {architecture.parameter_count():,} parameters as {dtype}, "
-                     f"{bytes_written / 2**30:.2f} GiB, step {index.step} of {path.parent.parent}"
-                     f"{'' if texts else '; no tokenizer, since the run has none'}\n")
-    return 0
+                     f"{bytes_written / 2**30:.2f} GiB, step {index.step} of {run}"
+                     f"{for_terminal(texts.missing and f'; no tokenizer, since {texts.missing}')}\n")
 
 
-def _checkpoint(run: str, step: int | None, base: Path) -> tuple[Path, Any]:
-    """Return the checkpoint that is meant, and its index. Raises ConfigurationError where none can be used."""
-    from holmes_hpc.checkpoint.index import read_index
+def _checkpoints(run: str, step: int | None, base: Path) -> list[Path]:
+    """Return the checkpoints that may be meant, the newest first. Raises ConfigurationError where there is none."""
     from holmes_hpc.checkpoint.naming import candidates
-    from holmes_hpc.checkpoint.refusals import Refusals
 
     path = Path(run)
     found = candidates(path) if path.expanduser().is_dir() else []
@@ -89,18 +113,7 @@ def _checkpoint(run: str, step: int | None, base: Path) -> tuple[Path, Any]:
     if not found:
         raise ConfigurationError(f"{run} has no checkpoint. Train with train.checkpoint_every=N, which saves after the "
                                  "last step too.")
-    refused = Refusals()
-    for each in found:
-        try:
-            index = read_index(each)
-            index.check_texts(each)
-            if refused:
-                sys.stderr.write(f"holmes export: WARNING: {each.name} is exported, since what is newer cannot be "
-                                 f"used: {for_terminal(str(refused))}; name another by --step\n")
-            return each, index
-        except CheckpointError as error:
-            refused.add(each.name, str(error))
-    raise ConfigurationError(f"{run}: no checkpoint there can be used. {refused}.")
+    return found
 
 
 def _architecture(index: Any) -> Architecture:
@@ -128,18 +141,6 @@ def _base(kept: Path) -> Mapping[str, Any]:
 def _type_of(base: Mapping[str, Any]) -> str:
     name = str(base.get("dtype") or base.get("torch_dtype") or DTYPES[0]).removeprefix("torch.")
     return name if name in DTYPES else DTYPES[0]
-
-
-def _tokenizer_of(run: Path) -> dict[str, Path]:
-    """Return the tokenizer that the run's text was read with, where its file is still there."""
-    try:
-        config = read_yaml(run / "config.yaml")
-    except ForeignError:
-        return {}
-    data = config.get("data") if isinstance(config, dict) else None
-    name = data.get("tokenizer") if isinstance(data, dict) else None
-    path = Path(name).expanduser() if isinstance(name, str) else None
-    return {"tokenizer.json": path} if path is not None and path.is_file() and path.suffix == ".json" else {}
 
 
 def _say(done: int, of: int) -> None:

@@ -8,14 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holmes_hpc.config.folders import default_runs_folder
+from holmes_hpc.config.places import named_in
 from holmes_hpc.errors import ConfigurationError, DataError, HolmesError
-from holmes_hpc.paths import is_there
 from holmes_hpc.program import report, run_program
 from holmes_hpc.quoting import for_terminal
-
-_BYTES = 256
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "pretrained")
-"""What holds a tokenizer in the folder of a published model, or of a run that began from one."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,12 +45,15 @@ def _sample(arguments: argparse.Namespace) -> int:
     _check(arguments)
     origin = find_origin_of_model(arguments.model, arguments.folder, arguments.step)
     config, architecture = settings_of(origin, [] if origin.index else ["data=text", "data.path=."])
-    path = arguments.tokenizer or config.data.tokenizer
-    if path is not None and not arguments.tokenizer and _is_of_bytes(origin.folder, architecture.vocab_size):
-        path = None
-    tokenizer = load_tokenizer(path, key="--tokenizer", control=True)
+    path = arguments.tokenizer or named_in(config.data, "tokenizer")
+    key = "--tokenizer" if arguments.tokenizer else "data.tokenizer"
+    try:
+        tokenizer = load_tokenizer(path, key=key, control=True)
+    except DataError as error:
+        other = "" if arguments.tokenizer else " Or name the model's tokenizer by --tokenizer."
+        raise ConfigurationError(f"{origin.words}: {error}{other}") from error
     if tokenizer.vocab_size > architecture.vocab_size:
-        raise ConfigurationError(f"--tokenizer {path} has {tokenizer.vocab_size} tokens, and the model "
+        raise ConfigurationError(f"{key}={path} has {tokenizer.vocab_size} tokens, and the model "
                                  f"{architecture.vocab_size}: it is not the model's. Name its own.")
     prompt = [*tokenizer.before.tolist(), *tokenizer.encode(arguments.text.encode()).tolist()]
     if not prompt:
@@ -71,11 +70,6 @@ def _sample(arguments: argparse.Namespace) -> int:
                                  num_tokens=tokenizer.vocab_size))
     sys.stdout.write(for_terminal(arguments.text + tokenizer.decode(found)) + "\n")
     return 0
-
-
-def _is_of_bytes(folder: Path, vocab_size: int) -> bool:
-    """Say whether a folder is what export writes of a model that was trained on bytes: without any tokenizer."""
-    return vocab_size == _BYTES and not any(is_there(folder / name) for name in _TOKENIZERS)
 
 
 def _check(arguments: argparse.Namespace) -> None:

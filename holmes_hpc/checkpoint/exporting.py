@@ -37,6 +37,10 @@ Say = Callable[[int, int], None]
 """Told how many bytes of how many are written."""
 
 
+class UnfitValuesError(CheckpointError):
+    """A sound checkpoint has values that cannot be exported as asked."""
+
+
 @dataclass(frozen=True)
 class Export:
     """What is exported: a checkpoint, the model it is of, and what the folder will say of it.
@@ -148,11 +152,11 @@ class _Reader:
             raise CheckpointError(f"a shard cannot be read: {shard.file}: {error.strerror or error}") from error
         name = shard.key.removeprefix(MODEL_PREFIX)
         if not _is_finite(read):
-            raise CheckpointError(f"{name} has values that are not finite: the training had diverged; take an earlier "
-                                  "--step")
+            raise UnfitValuesError(f"{name} has values that are not finite: the training had diverged; take an earlier "
+                                   "--step")
         found = read.to(getattr(torch, self._export.dtype))
         if self._export.dtype == "float16" and not _is_finite(found):
-            raise CheckpointError(f"{name} has values beyond what float16 holds; take --dtype bfloat16")
+            raise UnfitValuesError(f"{name} has values beyond what float16 holds; take --dtype bfloat16")
         return found
 
     def close(self) -> None:

@@ -16,17 +16,23 @@ from holmes_hpc.checkpoint.model import MODEL_PREFIX, check_model, resolved
 from holmes_hpc.checkpoint.naming import checkpoint_path, newest_first
 from holmes_hpc.checkpoint.reading import fill
 from holmes_hpc.config.compose import compose
+from holmes_hpc.config.pretrained import OWN
+from holmes_hpc.data.tokenizer import TOKENIZER_FILE
 from holmes_hpc.errors import CheckpointError, ConfigurationError
 from holmes_hpc.families import ModelFolder, family_named
 from holmes_hpc.families.checking import check_weights
 from holmes_hpc.foreign import read_yaml
 from holmes_hpc.model import StageModule, TensorShare, build_stage
 from holmes_hpc.model.pretrained import PretrainedWeights
-from holmes_hpc.paths import is_file, is_folder
+from holmes_hpc.paths import is_file, is_folder, is_there
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.runs.find import find_run, refuse_two
 
 _ONE = ("+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=1")
+_PART = ("data", "plugins", "hydra", "train.validation_samples", "parallel.micro_batch_size", "model.sequence_length",
+         "run.folder")
+_GROUPS = 3
+"""What may be set of a model that is only looked at: the first are groups."""
 KEPT = "pretrained"
 """Folder in a run's folder for the tokenizer of the model that it began from."""
 
@@ -46,9 +52,9 @@ class Origin:
 
     @property
     def texts(self) -> Path | None:
-        """Return the folder with tokenizer and configuration of a published model; None where there is none."""
+        """Return the folder with the tokenizer that the model came with; None where it came with none."""
         own = self.folder if self.path is None else self.folder / KEPT
-        return own if is_folder(own) else None
+        return own if is_folder(own) and is_there(own / TOKENIZER_FILE) else None
 
 
 def find_origin_of_model(text: str, base: Path, step: int | None = None) -> Origin:
@@ -72,7 +78,8 @@ def find_origin_of_model(text: str, base: Path, step: int | None = None) -> Orig
     try:
         return Origin(run.path, wanted, read_index(wanted))
     except CheckpointError as error:
-        raise ConfigurationError(f"{wanted} cannot be used: {error}. Name another with --step.") from error
+        raise ConfigurationError(f"{wanted} cannot be used: {error}. Name another checkpoint of the run by "
+                                 "--step N.") from error
 
 
 def _run(text: str, base: Path, path: Path) -> RunFolder:
@@ -92,6 +99,7 @@ def settings_of(origin: Origin, overrides: Sequence[str]) -> tuple[Any, Architec
     """
     if origin.index is None:
         config = compose([*_ONE, f"model.from_pretrained={origin.folder}", *overrides])
+        _refuse_idle(overrides, (*_PART, *(f"model.{name}" for name in OWN)))
         return config, Architecture.from_config(config.model)
     recorded = resolved(origin.index.extra.get("model", {}))
     try:
@@ -99,9 +107,10 @@ def settings_of(origin: Origin, overrides: Sequence[str]) -> tuple[Any, Architec
     except TypeError as error:
         raise ConfigurationError(f"{origin.words} is of a newer version of holmes_hpc: {error}.") from error
     model = [f"model.vocab_size={architecture.vocab_size}", f"model.sequence_length={architecture.sequence_length}"]
-    own = [] if any(each.startswith("data=") for each in overrides) else _data_of(origin.folder)
-    texts = [f"data.tokenizer={origin.texts}"] if origin.texts is not None else []
+    own = [] if any(each.startswith("data=") for each in overrides) else _data_of(origin)
+    texts = [] if origin.texts is None else [f"data.tokenizer={_written(str(origin.texts))}"]
     config = compose([*_ONE, *model, *texts, *own, *overrides])
+    _refuse_idle(overrides, _PART)
     length = int(config.model.sequence_length)
     return config, replace(architecture, sequence_length=length)
 
@@ -121,7 +130,8 @@ def load_model(origin: Origin, architecture: Architecture) -> StageModule:
             saved: Any = _SavedWeights(origin.path, origin.index)
             model = build_stage(architecture, 0, layers, first=True, last=True, seed=0, weights=saved)
     except CheckpointError as error:
-        raise ConfigurationError(f"{origin.words} cannot be used: {error}.") from error
+        other = "" if origin.path is None else " Name another checkpoint of the run by --step N."
+        raise ConfigurationError(f"{origin.words} cannot be used: {error}.{other}") from error
     return model.requires_grad_(False)
 
 
@@ -139,13 +149,27 @@ class _SavedWeights:
         return tensor
 
 
-def _data_of(folder: Path) -> list[str]:
-    """Return the data of a run as overrides."""
-    config = read_yaml(RunFolder.open(folder).config_path)
+def _data_of(origin: Origin) -> list[str]:
+    """Return the data of a run as overrides; the tokenizer that its model came with is the one that the run kept."""
+    config = read_yaml(RunFolder.open(origin.folder).config_path)
     data = config.get("data") if isinstance(config, dict) else None
     if not isinstance(data, dict):
         return []
-    return [f"data.{name}={_written(value)}" for name, value in data.items() if name != "cache"]
+    model = config.get("model")
+    came = model.get("from_pretrained") if isinstance(model, dict) else None
+    left = {"cache"}
+    if str(data.get("tokenizer")).startswith("${") or (came is not None and data.get("tokenizer") == came):
+        left.add("tokenizer")
+    return [f"data.{name}={_written(value)}" for name, value in data.items() if name not in left]
+
+
+def _refuse_idle(overrides: Sequence[str], part: Sequence[str]) -> None:
+    """Refuse settings that play no part where nothing is trained. `part` are those that do, or their groups."""
+    for each in overrides:
+        name = each.lstrip("+~").partition("=")[0].strip()
+        if not any(name == known or name.startswith((f"{known}.", f"{known}/", f"{known}@")) for known in part):
+            raise ConfigurationError(f"{each}: {name} plays no part, since nothing is trained. Leave it out; what "
+                                     f"does: settings of data, and {', '.join(part[_GROUPS:])}.")
 
 
 def _written(value: Any) -> str:

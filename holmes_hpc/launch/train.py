@@ -11,11 +11,11 @@ from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
 from rich.console import Console
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, read_cluster
+from holmes_hpc.config.places import text_to_keep
 from holmes_hpc.data.before import check_data_files
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.course import say_course
@@ -134,7 +134,7 @@ def make_folder(config: Any, chosen: Plan, mode: str = "slurm") -> RunFolder:
 
     That of a run on this machine begins with job.json: from then on a later start sees whether its process lives.
     """
-    files = {"config.yaml": OmegaConf.to_yaml(config), "plan.json": chosen.to_json()}
+    files = {"config.yaml": text_to_keep(config), "plan.json": chosen.to_json()}
     if mode in ("emulated", "local"):
         files = {"job.json": json.dumps(describe_job(emulated=mode == "emulated", environment=os.environ)), **files}
     folder = RunFolder.create(Path(config.run.folder), run_name(config), files,

@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 from omegaconf import OmegaConf
 
 from holmes_hpc.config.kept import read_kept
+from holmes_hpc.config.places import text_to_keep
 from holmes_hpc.errors import ConfigurationError, LaunchImpossibleError
 from holmes_hpc.foreign import read_object, whole_number
 from holmes_hpc.quoting import for_shell
@@ -55,7 +56,7 @@ class Sweep:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise storage_error(place, error) from error
-            write_text_atomic(path, OmegaConf.to_yaml(config))
+            write_text_atomic(path, text_to_keep(config))
         sweep.save()
         return sweep
 

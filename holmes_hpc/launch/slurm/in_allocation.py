@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from omegaconf import OmegaConf
-
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.cluster.slurm import StepLayout, read_allocation, read_place, read_step
 from holmes_hpc.cluster.slurm.allocation import INTERACTIVE, STEP, Allocation
+from holmes_hpc.config.places import text_to_keep
 from holmes_hpc.errors import INTERRUPTED, HolmesError, LaunchImpossibleError, RunFailedError
 from holmes_hpc.launch.follow.interruption import InterruptedRunError, interruptible
 from holmes_hpc.launch.follow.progress import make_reporter
@@ -216,7 +215,7 @@ def _earlier_folder(place: Path, layout: StepLayout) -> RunFolder | None:
 
 def _new_folder(config: Any, cluster: ClusterDescription, layout: StepLayout, base: Path, name: str) -> RunFolder:
     chosen = plan_for_job(config, cluster).to_json()
-    folder = RunFolder.create(base, name, {"config.yaml": OmegaConf.to_yaml(config), "plan.json": chosen},
+    folder = RunFolder.create(base, name, {"config.yaml": text_to_keep(config), "plan.json": chosen},
                               group_readable=config.run.group_readable)
     keep_texts(config, folder)
     write_job(folder, job_id=layout.allocation.requeue_id, emulated=False, restarts=layout.restart_count,
