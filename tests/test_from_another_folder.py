@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,13 @@ SMALL = ["+cluster=mixed", "model.num_layers=1", "model.hidden_size=16", "model.
          "model.vocab_size=264"]
 
 
-def trained(place: Path, *overrides: str, step: int = 5) -> Path:
+def trained(place: Path, *overrides: str, small: Sequence[str] = SMALL) -> Path:
     """A run folder as a training that was called from the current folder leaves it, with weights of zeros."""
-    config = compose([*SMALL, *overrides])
+    config = compose([*small, *overrides])
     folder = RunFolder.create(place, "run", {"config.yaml": text_to_keep(config)})
     keep_texts(config, folder)
     model = Architecture.from_config(config.model)
-    save(folder, model, {info.name: torch.zeros(info.shape) for info in model.parameters()}, 1, step)
+    save(folder, model, {info.name: torch.zeros(info.shape) for info in model.parameters()}, 1)
     return folder.path
 
 
@@ -136,6 +137,11 @@ def test_a_model_of_bytes_reads_text_as_bytes(home: Path, capsys: pytest.Capture
     wide = trained(home / "runs")
     assert cli.run(["export", str(wide), "--to", "wide"]) == 0
     assert cli.run(["sample", "wide", "a"]) == 2
+    assert "the folder has no tokenizer.json" in capsys.readouterr().err
+    for folder, status in (("out", 0), ("wide", 2)):  # runs that began from them
+        began = trained(home / "began", f"model.from_pretrained={folder}", small=("+cluster=mixed",))
+        assert cli.run(["evaluate", str(began), "data=text", "data.path=a.txt", "train.validation_samples=1",
+                        f"data.cache={home / folder / 'cache'}"]) == status
     assert "the folder has no tokenizer.json" in capsys.readouterr().err
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -55,8 +56,13 @@ def fill_in(config: DictConfig, overrides: Sequence[str]) -> None:
         model[name] = value
     model.from_pretrained = str(folder.path)
     model._set_flag(_FILLED, True)
-    if model.vocab_size == _BYTES and not any(is_there(folder.path / name) for name in TOKENIZERS):
+    if is_of_bytes(folder.path, model.vocab_size):
         _take_bytes(config)
+
+
+def is_of_bytes(folder: Path, vocab_size: int) -> bool:
+    """Say whether a model's folder is what export writes of one that was trained on bytes: without any tokenizer."""
+    return vocab_size == _BYTES and not any(is_there(folder / name) for name in TOKENIZERS)
 
 
 def _take_bytes(config: DictConfig) -> None:

@@ -16,15 +16,14 @@ from holmes_hpc.checkpoint.model import MODEL_PREFIX, check_model, resolved
 from holmes_hpc.checkpoint.naming import checkpoint_path, newest_first
 from holmes_hpc.checkpoint.reading import fill
 from holmes_hpc.config.compose import compose
-from holmes_hpc.config.pretrained import OWN
-from holmes_hpc.data.tokenizer import TOKENIZER_FILE
+from holmes_hpc.config.pretrained import OWN, is_of_bytes
 from holmes_hpc.errors import CheckpointError, ConfigurationError
 from holmes_hpc.families import ModelFolder, family_named
 from holmes_hpc.families.checking import check_weights
 from holmes_hpc.foreign import read_yaml
 from holmes_hpc.model import StageModule, TensorShare, build_stage
 from holmes_hpc.model.pretrained import PretrainedWeights
-from holmes_hpc.paths import is_file, is_folder, is_there
+from holmes_hpc.paths import is_file, is_folder
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.runs.find import find_run, refuse_two
 
@@ -52,9 +51,9 @@ class Origin:
 
     @property
     def texts(self) -> Path | None:
-        """Return the folder with the tokenizer that the model came with; None where it came with none."""
+        """Return the folder with what a published model came with; None where there is none."""
         own = self.folder if self.path is None else self.folder / KEPT
-        return own if is_folder(own) and is_there(own / TOKENIZER_FILE) else None
+        return own if is_folder(own) else None
 
 
 def find_origin_of_model(text: str, base: Path, step: int | None = None) -> Origin:
@@ -108,7 +107,8 @@ def settings_of(origin: Origin, overrides: Sequence[str]) -> tuple[Any, Architec
         raise ConfigurationError(f"{origin.words} is of a newer version of holmes_hpc: {error}.") from error
     model = [f"model.vocab_size={architecture.vocab_size}", f"model.sequence_length={architecture.sequence_length}"]
     own = [] if any(each.startswith("data=") for each in overrides) else _data_of(origin)
-    texts = [] if origin.texts is None else [f"data.tokenizer={_written(str(origin.texts))}"]
+    texts = [] if origin.texts is None or is_of_bytes(origin.texts, architecture.vocab_size) else [
+        f"data.tokenizer={_written(str(origin.texts))}"]
     config = compose([*_ONE, *model, *texts, *own, *overrides])
     _refuse_idle(overrides, _PART)
     length = int(config.model.sequence_length)
