@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from holmes_hpc import __version__
-from holmes_hpc.program import run_program
+from holmes_hpc.program import run_program, status_of
 from holmes_hpc.resources import put_analysis_first
 
 HYDRA_VERBS = {"train": "holmes_hpc.train", "plan": "holmes_hpc.plan", "doctor": "holmes_hpc.doctor",
@@ -80,7 +80,7 @@ def _run(argv: Sequence[str]) -> int:
     if verb in PLAIN_VERBS:
         return _run_plain(verb, rest)
     if verb not in HYDRA_VERBS:
-        sys.stderr.write(f"holmes: no verb {verb!r};{_near(verb)} valid: {', '.join(VERBS)}\n")
+        sys.stderr.write(f"holmes: no verb {verb!r}.{_near(verb)} Valid: {', '.join(VERBS)}\n")
         return 2
     return _run_command(verb, rest)
 
@@ -101,7 +101,7 @@ def _run_plain(verb: str, argv: list[str]) -> int:
     try:
         return int(importlib.import_module(PLAIN_VERBS[verb]).main(argv))
     except SystemExit as end:  # argparse: --help, or arguments that are wrong
-        return int(end.code or 0)
+        return status_of(end)
 
 
 def _run_analysis(verb: str, argv: list[str]) -> int:

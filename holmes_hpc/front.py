@@ -36,7 +36,7 @@ from holmes_hpc.config.help import help_text
 from holmes_hpc.config.written_files import text_as_written, text_as_yaml_reads_it
 from holmes_hpc.config.written_overrides import as_written
 from holmes_hpc.errors import FAILED, INTERRUPTED, PREEMPTED, WRONG, ConfigurationError, HolmesError
-from holmes_hpc.program import open_streams, redacted_output, report, report_fault
+from holmes_hpc.program import flushed, open_streams, redacted_output, report, report_fault, status_of
 from holmes_hpc.redaction import RedactingFormatter, redact
 from holmes_hpc.runs.place import check_place
 
@@ -101,12 +101,6 @@ def main(command: Command, argv: Sequence[str] | None = None) -> int:
 def complete(command: Command, argv: Sequence[str]) -> int:
     """Let Hydra answer the shell's completion, or install it, for the program `holmes`."""
     return _run_hydra(command, ["holmes", *argv], _Jobs())
-
-
-def flushed(status: int) -> int:
-    """Return `status` once all of stdout is out. Raises OSError where its reader has gone or its disk is full."""
-    sys.stdout.flush()
-    return status
 
 
 def _main(command: Command, argv: list[str]) -> int:
@@ -218,7 +212,7 @@ def _run_hydra(command: Command, argv: list[str], jobs: _Jobs) -> int:
     except SystemExit as end:
         if end.code == FAILED and not jobs.started:  # Hydra refused the arguments
             return WRONG
-        return int(end.code or 0) or jobs.status
+        return status_of(end) or jobs.status
     finally:
         sys.argv = before
     return jobs.status

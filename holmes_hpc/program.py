@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import select
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -36,18 +37,32 @@ def open_streams() -> None:
 def run_program(verb: str, act: Callable[[], int]) -> int:
     """Return the exit status of a command once all of its stdout is out.
 
-    What the system refuses (a path that may not be read, a full disk) is one message, and status 1.
+    What the system refuses (a path that may not be read, a full disk) is one message, and status 1. A reader of its
+    stdout that has gone, such as `head`, has what it wanted: that is no failure.
     """
     open_streams()
     try:
         try:
             status = act()
         except SystemExit as end:  # argparse: --help, or arguments that are wrong
-            status = int(end.code or 0)
-        sys.stdout.flush()
-        return status
+            status = status_of(end)
+        return flushed(status)
     except OSError as error:
         return report_fault(verb, error)
+
+
+def status_of(end: SystemExit) -> int:
+    """Return the exit status that is meant: 0 where rich leaves since the reader of stdout has gone."""
+    return 0 if isinstance(end.__context__, BrokenPipeError) else int(end.code or 0)
+
+
+def flushed(status: int) -> int:
+    """Return `status` once all of stdout is out, or its reader has gone. Raises OSError where its disk is full."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_stdout()
+    return status
 
 
 @contextmanager
@@ -72,20 +87,35 @@ def report(verb: str, error: HolmesError) -> int:
 def report_fault(verb: str, error: OSError) -> int:
     """Write what the system refused to stderr, in one message, and return the exit status.
 
-    Nothing is said where the reader of our output, such as `head`, has gone. What cannot be written to stdout is
-    dropped, since Python would complain of it once more at its end.
+    Nothing is said, and the status is 0, where the reader of our output, such as `head`, has gone. What cannot be
+    written to stdout is dropped, since Python would complain of it once more at its end.
     """
+    gone = isinstance(error, BrokenPipeError) and _reader_has_gone()
     if os.environ.get("HYDRA_FULL_ERROR") == "1":
         traceback.print_exception(error)
     try:
         sys.stdout.flush()
     except OSError:
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
     place = "stdout cannot be written" if error.errno == errno.ENOSPC else "the system refused it"
     if not isinstance(error, BrokenPipeError):
         with suppress(OSError):
             where = for_terminal(str(error.filename or place))
             sys.stderr.write(f"{f'holmes {verb}'.strip()}: {where}: {error.strerror or error} "
                              f"({type(error).__name__}); HYDRA_FULL_ERROR=1 shows where\n")
-    return FAILED
+    return 0 if gone else FAILED
+
+
+def _drop_stdout() -> None:
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _reader_has_gone() -> bool:
+    """Say whether stdout is a pipe that nobody reads any more: poll(2) tells that of its writing end as POLLERR."""
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):
+        return False
+    return any(events & select.POLLERR for _, events in poll.poll(0))

@@ -35,6 +35,7 @@ def test_an_unknown_verb(capsys: pytest.CaptureFixture[str]) -> None:
     error = capsys.readouterr().err
     assert "Did you mean train?" in error
     assert all(verb in error for verb in cli.VERBS)
+    assert error.startswith("holmes: no verb 'trian'. Did you mean train? Valid: train, plan, ")
 
 
 @pytest.mark.parametrize(("line", "contains", "lacks"), [

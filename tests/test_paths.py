@@ -187,6 +187,34 @@ def test_a_full_stdout_is_one_line() -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("way", ["write", "rich", "at the end", "front"])
+def test_a_reader_that_has_gone_is_no_failure(way: str) -> None:
+    """`head -1` leaves a pipe without a reader; what a command found before stays its status."""
+    program = f"""
+import sys
+from rich.console import Console
+from holmes_hpc import front, program
+def write():
+    sys.stdout.write('x' * 200000) if {way!r} != 'rich' else [Console().print('x') for _ in range(9)]
+    sys.stdout.flush()
+    return 1
+def end():
+    sys.stdout.write('x')
+    return 3
+plan = front.Command('plan', '', lambda config: (write(), None))
+act = {{'at the end': end, 'front': lambda: front.main(plan, ['+cluster=mixed'])}}.get({way!r}, write)
+sys.exit(program.run_program('doctor', act))
+"""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run([sys.executable, "-c", program], stdout=writer, stderr=subprocess.PIPE, text=True,
+                              env=environment() | {"PYTHONUNBUFFERED": ""}, check=False)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (3 if way == "at the end" else 0, "")
+
+
 PROGRAMS = ["holmes_hpc.jobs", "holmes_hpc.logs", "holmes_hpc.calibrate", "holmes_hpc.site", "holmes_hpc.compare",
             "holmes_hpc.plan", "holmes_hpc.train", "holmes_hpc.doctor", "holmes_hpc.probe", "analysis.report",
             "analysis.throughput", "holmes_hpc.cancel", "holmes_hpc.sweep", "holmes_hpc.cli", "holmes_hpc.settings",
