@@ -38,8 +38,8 @@ def test_a_controller_that_is_killed_at_any_moment_of_a_submission_runs_one_job(
     (folder / "sbatch").write_text(KILLED.format(folder=folder))
     (folder / "sbatch").chmod(0o755)
     run = [site(slurm), without_torch(slurm), "+cluster=pair", *TINY]
-    let_go(slurm)
     for moment in ("before", "lost", "told", "taken"):
+        let_go(slurm)  # the look at a number that is given once more holds its job
         (folder / "moment").write_text(moment)
         done = holmes(slurm, "train", [*run, f"run.name={moment}"], check=False, environment={
             "PATH": f"{folder}:{os.environ['PATH']}"})
