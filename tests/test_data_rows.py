@@ -198,7 +198,7 @@ def test_tokenize_writes_no_file_of_nothing_and_says_why(tmp_path, capsys):
     (["--chat"], "--chat needs --tokenizer"),
     (["--processes", "0"], "at least 1"),
     (["--tokenizer", "missing"], "cannot be read"),
-    (["--pattern", "*.none"], "none that matches data.pattern=*.none"),
+    (["--pattern", "*.none"], "none that matches --pattern=*.none"),
 ])
 def test_tokenize_refuses_in_one_message(tmp_path, capsys, words, fact):
     folder = corpus(tmp_path / "corpus", 1)
