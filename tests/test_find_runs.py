@@ -8,7 +8,7 @@ import pytest
 
 from holmes_hpc.engine.whole_model import find_origin_of_model
 from holmes_hpc.errors import ConfigurationError
-from holmes_hpc.export import _checkpoint
+from holmes_hpc.export import _checkpoints
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.runs.find import find_run, refuse_two
 from tests.checkpoint_folders import make_checkpoint
@@ -28,7 +28,7 @@ def test_a_folder_without_runs_hides_no_run_of_its_name(run: RunFolder) -> None:
     Path("ll", "texts").mkdir(parents=True)
     assert find_run("ll", RUNS) == run
     assert find_origin_of_model("ll", RUNS).folder == run.path
-    assert _checkpoint("ll", None, RUNS)[0] == run.checkpoints / "step-000001"
+    assert _checkpoints("ll", None, RUNS)[0] == run.checkpoints / "step-000001"
     with pytest.raises(ConfigurationError, match=r"\./ll: no run has this folder, job id, id or name"):
         find_run("./ll", Path("other"))
 
@@ -43,6 +43,6 @@ def test_a_model_here_that_has_the_name_of_a_run_must_be_written_as_a_path(run: 
     assert find_origin_of_model("runs/ll", RUNS).folder == run.path
     make_checkpoint(Path("ll", "checkpoints", "step-000002"), 2)
     with pytest.raises(ConfigurationError, match=words):
-        _checkpoint("ll", None, RUNS)
-    assert _checkpoint("./ll", None, RUNS)[1].step == 2
+        _checkpoints("ll", None, RUNS)
+    assert _checkpoints("./ll", None, RUNS)[0].name == "step-000002"
     refuse_two("ll", Path())  # the folder of runs itself
