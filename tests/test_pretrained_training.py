@@ -39,10 +39,8 @@ LAYOUTS = {
     "data": [*uniform(1, 2), HOLMES, "parallel.pipeline=1", "optimizer.sharded=true"],
 }
 DAILY = {("gpt2", "tensor"), ("gemma2", "pipeline"), ("phi3", "unlike-pipelines"), ("neox", "tensor-sequence-pipeline")}
-"""Of every layout and family one, and these in the long tests for many steps too; all features train under other
+"""Of every layout and family one, for few steps; the long tests train all for many. All features train under other
 layouts in `tests/test_equality.py`."""
-MANY_STEPS = "unlike-pipelines"
-"""The layout in which every family trains for long: it has tensor ranks, stages and pipelines of unlike splits."""
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +64,9 @@ def cases() -> Iterator[Any]:
     for name in MODELS:
         for layout in LAYOUTS:
             daily = (name, layout) in DAILY
-            if layout != MANY_STEPS or daily:
-                yield pytest.param(name, layout, SHORT_STEPS, id=f"{name}-{layout}",
-                                   marks=() if daily else pytest.mark.long)
-            if layout == MANY_STEPS or daily:
-                yield pytest.param(name, layout, STEPS, id=f"{name}-{layout}-long", marks=pytest.mark.long)
+            if daily:
+                yield pytest.param(name, layout, SHORT_STEPS, id=f"{name}-{layout}-short")
+            yield pytest.param(name, layout, STEPS, id=f"{name}-{layout}", marks=pytest.mark.long)
 
 
 @pytest.mark.parametrize(("name", "layout", "steps"), list(cases()))
