@@ -16,6 +16,7 @@ import pytest
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import read_cluster
 from holmes_hpc.config.compose import compose
+from holmes_hpc.emulation.context import ENDING_SIGNALS
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.follow.failure import FailureReport
 from holmes_hpc.launch.here import run as here
@@ -166,7 +167,7 @@ class _World:
 @pytest.fixture
 def handlers() -> Iterator[None]:
     """What an interruption leaves as it is until the process ends is put back."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

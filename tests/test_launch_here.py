@@ -15,6 +15,7 @@ import pytest
 
 from holmes_hpc.cluster import read_cluster
 from holmes_hpc.config.compose import compose
+from holmes_hpc.emulation.context import ENDING_SIGNALS
 from holmes_hpc.launch.follow.interruption import InterruptedRunError, interruptible
 from holmes_hpc.launch.here import run as here
 from holmes_hpc.launch.rank.torch_log import errors_only
@@ -22,15 +23,15 @@ from holmes_hpc.planner import bind, plan
 from holmes_hpc.runs import RunFolder, read_result
 from tests.runs_for_tests import ROOT
 
-ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGXCPU]
 
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
     """What an interruption leaves as it is until the process ends is put back."""
-    before = {number: signal.getsignal(number) for number in ENDING}
+    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
     for number, handler in before.items():
-        if handler is signal.SIG_IGN:  # as under nohup, which a run heeds
+        if handler != signal.SIG_DFL:  # ignored as under nohup, or another's, which a run heeds
             signal.signal(number, signal.SIG_DFL)
     yield
     for number, handler in before.items():
@@ -81,10 +82,10 @@ def test_a_signal_in_the_middle_of_a_line_that_is_logged_is_not_swallowed() -> N
 
 @pytest.mark.usefixtures("handlers")
 def test_handlers_come_back_after_a_body_that_nothing_interrupted() -> None:
-    before = [signal.getsignal(number) for number in ENDING]
+    before = [signal.getsignal(number) for number in ENDING_SIGNALS]
     with interruptible():
         assert signal.getsignal(signal.SIGINT) != before[0]
-    assert [signal.getsignal(number) for number in ENDING] == before
+    assert [signal.getsignal(number) for number in ENDING_SIGNALS] == before
 
 
 @pytest.mark.usefixtures("handlers")
@@ -94,6 +95,15 @@ def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
         os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+@pytest.mark.usefixtures("handlers")
+def test_handlers_of_the_caller_stay_in_their_place() -> None:
+    taken: list[int] = []
+    signal.signal(signal.SIGPROF, lambda number, frame: taken.append(number))
+    with interruptible():
+        os.kill(os.getpid(), signal.SIGPROF)
+    assert taken == [signal.SIGPROF]
 
 
 LASTING = """

@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 
 from holmes_hpc.config.compose import compose
+from holmes_hpc.emulation.context import ENDING_SIGNALS
 from holmes_hpc.launch.slurm import run as submitting
 from holmes_hpc.runs import RunFolder, read_result, write_job
 from holmes_hpc.submit.job import submitted_run
 from holmes_hpc.submit.watch import SubmittedRun
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 @pytest.fixture(params=ENDING, ids=lambda number: number.name)
 def ending(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
-    before = {number: signal.getsignal(number) for number in ENDING}
+    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield request.param
     for number, handler in before.items():

@@ -18,7 +18,9 @@ from typing import Any
 from holmes_hpc.emulation import system_calls
 
 _POLL_SECONDS = 0.02
-ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
+                  signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGXCPU)
+"""What ends a process that does not handle it, and may be handled: people, timers and limits send them."""
 
 
 class WorldContext:

@@ -21,7 +21,7 @@ from typing import Any
 
 from holmes_hpc.emulation import network as network_module
 from holmes_hpc.emulation import system_calls
-from holmes_hpc.emulation.context import WorldContext, flush_output
+from holmes_hpc.emulation.context import ENDING_SIGNALS, WorldContext, flush_output
 from holmes_hpc.emulation.namespaces import Isolation, find_isolation
 from holmes_hpc.emulation.network import EmulatedNetwork
 from holmes_hpc.errors import HolmesError, LaunchImpossibleError
@@ -193,7 +193,7 @@ def _be_mid(main: int, isolation: Isolation | None, network: EmulatedNetwork | N
             event_writer: int, pid_writer: int) -> int:
     """Enter the namespaces, fork init, wait for it; return the status of the tree."""
     os.setsid()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in ENDING_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     system_calls.die_with_parent()
     system_calls.name_process("holmes-mid")

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from holmes_hpc.emulation.context import ENDING_SIGNALS
+
+_ALWAYS = (signal.SIGINT, signal.SIGTERM)
+"""Taken whatever handled them before; the others are left to a handler of the caller's, such as a profiler's."""
 
 
 class InterruptedRunError(BaseException):
@@ -20,11 +23,11 @@ class InterruptedRunError(BaseException):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise InterruptedRunError in the body at the first SIGINT, SIGTERM or SIGHUP; all later ones do nothing.
+    """Raise InterruptedRunError in the body at the first signal that would end the process; later ones do nothing.
 
     People press Ctrl-C twice, and `make` and `timeout` pass on what the terminal sends too; what is to be done at the
     end must not be cut off by that, so after an interruption these signals do nothing up to the end of the process.
-    SIGHUP stays ignored where it was, as `nohup` does.
+    One that was ignored stays so, as `nohup` has SIGHUP, and a handler of the caller's stays in its place.
     """
     interrupted = False
 
@@ -34,8 +37,8 @@ def interruptible() -> Iterator[None]:
             interrupted = True
             raise InterruptedRunError(signal.Signals(number).name)
 
-    handled = [number for number in _ENDING
-               if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    handled = [number for number in ENDING_SIGNALS
+               if number in _ALWAYS or signal.getsignal(number) == signal.SIG_DFL]
     before = {number: signal.signal(number, handler) for number in handled}
     try:
         yield
