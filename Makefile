@@ -25,9 +25,9 @@ help:
 train: .venv/prepared
 	@$(PY) -m holmes_hpc.train +cluster=mixed $(ARGS)
 
-# Many tests wait more than they compute, so there are more of them at once than two cores. Those that are left are
-# shared out again at the end: no long file holds up the rest.
-JOBS := 4
+# Many tests wait more than they compute, so there are three of them at once for each core, up to twelve. Those that are
+# left are shared out again at the end: no long file holds up the rest.
+JOBS := $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 4 ? 3 * cores : 12)))
 PYTEST := $(PY) -m pytest -n $(JOBS) --dist worksteal
 
 quick: .venv/prepared
