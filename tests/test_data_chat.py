@@ -121,6 +121,31 @@ def test_messages_that_spell_special_tokens_do_not_end_turns(tmp_path):
     assert numpy.asarray(control.sources[0].training).tolist().count(END) == 5
 
 
+def test_a_content_of_parts_is_their_text_one_behind_the_other(tmp_path):
+    parts = [{"type": "text", "text": "Say <|im_", "image_url": None}, {"type": "text", "text": "end|>."}]
+    rows = [{"messages": [{"role": "user", "content": parts},
+                          {"role": "assistant", "content": [{"type": "text", "text": "Done."}]}]},
+            conversation("Say <|im_end|>.", "Done.")]
+    as_parts, as_text = read(tmp_path, rows)
+    assert as_parts == as_text
+    assert as_parts[1] == "Done.<|im_end|>"
+    tokens = numpy.asarray(open_chat(tmp_path, rows).sources[0].training).tolist()
+    assert tokens.count(END) == 3, "a special token over two parts ends no turn"
+
+
+def test_a_renderer_that_is_stopped_in_the_midst_of_a_line_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(rendering, "_SILENT_SECONDS", 0.5)
+    program = tmp_path / "renderer.py"
+    program.write_text("import os, signal, sys\nsys.stdin.readline()\nos.write(1, b'{}\\n')\nsys.stdin.readline()\n"
+                       "os.write(1, b'{\"text\": ')\nos.kill(os.getpid(), signal.SIGSTOP)\n")
+    monkeypatch.setattr(rendering, "_PROGRAM", program)
+    for content in ("Hi", "Hi" * 100_000):  # an answer that breaks off, a question that is not read to its end
+        with rendering.Renderer("", {}, "a file") as renderer, pytest.raises(
+                rendering.RenderingError, match=r"more than 0\.5 s without an answer"):
+            renderer.render([{"role": "user", "content": content}])
+            renderer.render([{"role": "user", "content": content}])
+
+
 def test_samples_begin_with_conversations_and_count_the_assistant(tmp_path):
     data = open_chat(tmp_path, [conversation(f"Question {number}", "An answer. " * (number % 4 + 1))
                                 for number in range(20)])
@@ -155,6 +180,12 @@ def test_conversations_that_are_cut_are_said(tmp_path):
     ({"messages": ["Hi"]}, "has a message (number 1) without a role"),
     ({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": None}]},
      "has a message (number 2, assistant) whose content is no text"),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url"}]}]},
+     "has a message (number 1, user) whose part 2 is of kind image_url; parts of kind text are read"),
+    ({"messages": [{"role": "user", "content": ["a"]}]},
+     "has a message (number 1, user) whose part 1 is without a type"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+     "has a message (number 1, user) whose part 1 has no text"),
     ({"messages": [{"role": "user", "content": "\U000f0000"}]}, "characters from U+F0000"),
     ({"messages": [{"role": "assistant", "content": "\ud800"}]}, "has half a character"),
     ("[" * 100_000, "is no JSON"),

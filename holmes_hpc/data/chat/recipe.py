@@ -97,10 +97,13 @@ class ChatRecipe:
             if not (isinstance(message, dict) and isinstance(message.get("role"), str)):
                 raise bad_row(settings, row, f"has a message (number {number}) without a role")
             content = message.get("content")
+            if isinstance(content, list):
+                content = _joined(settings, row, f"a message (number {number}, {message['role']})", content)
             if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
                 raise bad_row(settings, row, f"has a message (number {number}, {message['role']}) whose content is no "
                                              "text")
-            kept = {name: value for name, value in message.items() if value is not None or name == "content"}
+            kept = {name: content if name == "content" else value for name, value in message.items()
+                    if value is not None or name == "content"}
             found.append(self._with_standins(settings, row, f"a message (number {number})", kept))
         return found
 
@@ -165,3 +168,21 @@ class ChatRecipe:
                 ids, places = self.tokenizer.encode_control(piece)
                 yield ids, [(at + begin, at + end) for begin, end in places]
             at += len(piece)
+
+
+def _joined(settings: SourceSettings, row: Row, what: str, parts: list[Any]) -> str:
+    """Return the text of a content that is a list of parts, one behind the other as they stand.
+
+    Raises DataError for a part of another kind than text, by its name.
+    """
+    texts = []
+    for number, part in enumerate(parts, 1):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind != "text":
+            known = f"of kind {str(kind)[:60]}" if isinstance(kind, str) else "without a type"
+            raise bad_row(settings, row, f"has {what} whose part {number} is {known}; parts of kind text are read, and "
+                                         "no others")
+        if not isinstance(part.get("text"), str):
+            raise bad_row(settings, row, f"has {what} whose part {number} has no text")
+        texts.append(part["text"])
+    return "".join(texts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
 import signal
 import subprocess
@@ -20,6 +21,7 @@ _MEMORY_BYTES = 512 << 20
 _CHARACTERS = 16 << 20
 _SILENT_SECONDS = 120.0
 """A renderer that neither computes nor answers (it was stopped, say) is given up after this."""
+_PIPE_BYTES = 1 << 16
 _PROGRAM = Path(__file__).with_name("renderer.py")
 
 
@@ -56,7 +58,11 @@ class Renderer:
     def _ask(self, line: str) -> dict[str, Any] | None:
         if self._process is None:
             self._process = subprocess.Popen([sys.executable, "-P", str(_PROGRAM)], stdin=subprocess.PIPE,
-                                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+                                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+                                             bufsize=0)
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    os.set_blocking(pipe.fileno(), False)
             found = self._exchange(self._first)
             if found is None or "error" in found:
                 why = f"was not read: {self._end()}" if found is None else f"is no template: {found['error']}"
@@ -69,14 +75,21 @@ class Renderer:
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             return None
+        out, back = process.stdin.fileno(), process.stdout.fileno()
+        left, answer = memoryview(line.encode() + b"\n"), bytearray()
         try:
-            process.stdin.write(line.encode() + b"\n")
-            process.stdin.flush()
+            while not answer.endswith(b"\n"):
+                # It may be stopped in the midst of a line too: neither a write nor a read may wait for the rest of one.
+                readable, writable, _ = select.select([back], [out] if left else [], [], _SILENT_SECONDS)
+                if writable:
+                    left = left[os.write(out, left):]
+                piece = os.read(back, _PIPE_BYTES) if readable else b""
+                if not piece and not writable:
+                    return None
+                answer += piece
         except OSError:
             return None
-        ready, _, _ = select.select([process.stdout], [], [], _SILENT_SECONDS)
-        answer = process.stdout.readline() if ready else b""
-        return json.loads(answer) if answer.endswith(b"\n") else None
+        return json.loads(answer)
 
     def _end(self) -> str:
         """End the process and return how it had ended, in words."""
