@@ -17,6 +17,20 @@ def seconds_words(seconds: float) -> str:
     return f"{1000 * seconds:.{_SECONDS_DIGITS}g} ms" if seconds < 1 else f"{seconds:.{_SECONDS_DIGITS}g} s"
 
 
+def size_words(size_bytes: float) -> str:
+    """Return a size with at least two digits that say something: `12.55 GiB`, `0.14 GiB`, `3.2 MiB`, `512 B`."""
+    for unit, power, digits in (("GiB", 30, 2), ("MiB", 20, 1), ("KiB", 10, 1)):
+        if size_bytes >= 0.1 * 2**power:
+            return f"{size_bytes / 2**power:.{digits}f} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def about(name: str, fact: object) -> str:
+    """Return a fact behind what it is about, which is not said twice where the fact begins with it."""
+    text = str(fact)
+    return text if text.startswith(name) else f"{name}: {text}"
+
+
 def numbers(ranks: Iterable[int]) -> str:
     """Return ranks in short: `0-3, 8`."""
     ordered = sorted(ranks)

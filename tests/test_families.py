@@ -15,6 +15,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.families.reading import settings_of
+from holmes_hpc.launch.pretrained import check_pretrained
 from holmes_hpc.model import PretrainedWeights, StageOptions, TensorShare, build_stage
 from tests.published_models import LENGTH, MODELS, REFUSED, change, save_model, tokens
 
@@ -209,3 +210,18 @@ def test_plan_loads_no_torch_and_opens_no_weights(tmp_path: Path) -> None:
                            "model.sequence_length=256", "output=json"], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines()[-1] == "0 []"
     assert json.loads(done.stdout)["world_size"] == 8
+
+
+def test_weights_in_64_bits_are_read_as_32_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = save_model("smollm2", tmp_path / "model")
+    with torch.no_grad():
+        expected = model(tokens()).logits
+    model.double().save_pretrained(tmp_path / "model")
+    config = compose(["+cluster=mixed", f"model.from_pretrained={tmp_path / 'model'}", SHORT])
+    caplog.set_level("INFO")
+    check_pretrained(config)
+    assert "float64 is read as float32" in caplog.text
+    read = whole(tmp_path / "model", Architecture.from_config(config.model))
+    assert {parameter.dtype for parameter in read.parameters()} == {torch.float32}
+    with torch.no_grad():
+        assert float((read(tokens()) - expected).abs().max()) <= 1e-4

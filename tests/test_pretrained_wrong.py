@@ -107,6 +107,10 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
     "quantised": (lambda f: weights(f, lambda w: w.update({NORM: w[NORM].to(torch.int8)})), "of type I8"),
     "no number": (lambda f: weights(f, lambda w: w[NORM].fill_(float("nan"))), f"{NORM} .*not finite"),
     "infinite": (lambda f: weights(f, lambda w: w[TABLE][200].fill_(float("inf"))), f"{TABLE} .*not finite"),
+    "no number in 64 bits": (lambda f: weights(f, lambda w: w.update(
+        {NORM: torch.full_like(w[NORM], float("nan"), dtype=torch.float64)})), f"{NORM} .*not finite as float32"),
+    "beyond 32 bits": (lambda f: weights(f, lambda w: w.update(
+        {NORM: torch.full_like(w[NORM], 1e39, dtype=torch.float64)})), f"{NORM} .*not finite as float32"),
     "infinite in 16 bits": (lambda f: weights(f, lambda w: w.update(
         {NORM: torch.full_like(w[NORM], -float("inf"), dtype=torch.bfloat16)})), f"{NORM} .*not finite"),
     "another head": (lambda f: weights(f, lambda w: w.update({"lm_head.weight": w[TABLE] + 1})), "values differ"),

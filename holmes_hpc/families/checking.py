@@ -11,8 +11,12 @@ from holmes_hpc.families.family import Family, Sizes, Source
 from holmes_hpc.families.folder import ModelFolder, Stored
 from holmes_hpc.foreign import ForeignError, read_json, whole_number
 
-TYPES = {"F32": 4, "F16": 2, "BF16": 2}
-"""Types of weights that are read, with their bytes."""
+TYPES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+"""Types of weights that are read, with their bytes. What is wider than a float32 is read as one."""
+_EXPONENTS = {"F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}
+"""The bits of the exponent: all of them are set in what is infinite or no number."""
+_LARGEST_FLOAT32 = 3.4028235677973366e38
+"""What is not below this rounds to infinity in a float32: half a step above its largest number."""
 TIED = "embedding.token.weight"
 _HEAD = "head.output.weight"
 _BLOCK_BYTES = 16 * 2**20
@@ -79,8 +83,6 @@ def check_numbers(folder: ModelFolder, family: Family, stored: Mapping[str, Stor
 
     Raises ConfigurationError.
     """
-    import numpy
-
     missing = stored_names(family, stored)
     table = (family.names["embedding.token"] + ".weight").removeprefix(missing)
     head = family.names["head.output"] + ".weight"
@@ -90,18 +92,24 @@ def check_numbers(folder: ModelFolder, family: Family, stored: Mapping[str, Stor
         for key, (begin, end) in _offsets(path, own).items():
             if tied and key in (table, head):
                 pair[key] = (path, begin, end)
-            # The exponent's bits are all set in what is infinite or no number.
-            wide = own[key].dtype == "F32"
-            bits = {"F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}[own[key].dtype]
-            for block in _blocks(path, begin, end):
-                numbers = numpy.frombuffer(block, dtype="<u4" if wide else "<u2")
-                if bool(((numbers & bits) == bits).any()):
-                    raise folder.wrong(f"{key} in {name} has values that are not finite",
-                                       "The file is damaged, or the model was broken when it was saved; take another.")
+            if not all(_is_finite(block, own[key].dtype) for block in _blocks(path, begin, end)):
+                raise folder.wrong(f"{key} in {name} has values that are not finite"
+                                   + (" as float32" if own[key].dtype == "F64" else ""),
+                                   "The file is damaged, or the model was broken when it was saved; take another.")
     if tied and len(pair) == 2 and (stored[table].dtype != stored[head].dtype or any(
             one != other for one, other in zip(_blocks(*pair[table]), _blocks(*pair[head]), strict=False))):
         raise folder.wrong(f"config.json says that {head} is {table}, and their values differ",
                            "Set tie_word_embeddings to false there, if the model was trained with a head of its own.")
+
+
+def _is_finite(block: bytes, dtype: str) -> bool:
+    """Say whether all numbers of a block are finite, in the type in which they are read."""
+    import numpy
+
+    if dtype == "F64":  # comparing to no number is false
+        return bool((numpy.abs(numpy.frombuffer(block, dtype="<f8")) < _LARGEST_FLOAT32).all())
+    bits = _EXPONENTS[dtype]
+    return not bool(((numpy.frombuffer(block, dtype="<u4" if dtype == "F32" else "<u2") & bits) == bits).any())
 
 
 def _check_tokenizer(folder: ModelFolder, vocab_size: int) -> None:

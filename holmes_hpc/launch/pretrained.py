@@ -14,6 +14,7 @@ from holmes_hpc.families.checking import TYPES, check_numbers, check_weights
 from holmes_hpc.families.folder import TEXTS
 from holmes_hpc.launch.here.resume import WORDS
 from holmes_hpc.runs import RunFolder
+from holmes_hpc.words import size_words
 
 LOG = logging.getLogger(__name__)
 
@@ -37,8 +38,9 @@ def check_pretrained(config: Any) -> None:
     size = sum(TYPES[place.dtype] * math.prod(place.shape) for place in stored.values() if place.dtype in TYPES)
     if size <= MOST_SCANNED_BYTES:
         check_numbers(folder, family, stored, tied=architecture.tied_embeddings)
-    LOG.info("%s: %s, %s parameters in %.2f GiB", FOLDER_KEY, family.model_type,
-             f"{architecture.parameter_count():,}", size / 2**30)
+    wide = any(place.dtype == "F64" for place in stored.values())
+    LOG.info("%s: %s, %s parameters in %s%s", FOLDER_KEY, family.model_type, f"{architecture.parameter_count():,}",
+             size_words(size), "; float64 is read as float32" if wide else "")
 
 
 def keep_texts(config: Any, folder: RunFolder) -> None:

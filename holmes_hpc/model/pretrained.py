@@ -49,7 +49,7 @@ class PretrainedWeights:
         self._open.close()
 
     def part(self, info: ParameterInfo, share: TensorShare) -> Tensor:
-        """Return this share's part of a parameter, in the type in which it is stored.
+        """Return this share's part of a parameter, in the type in which it is stored; what is wider as float32.
 
         Raises ConfigurationError where it is missing, has another shape, or has values that are not finite.
         """
@@ -87,4 +87,4 @@ class PretrainedWeights:
     def _run(self, place: Any, source: Source, rows: slice, rest: list[slice]) -> Tensor:
         found = cast(Tensor, place[(*rest, rows)].T if source.transposed else place[(rows, *rest)])
         self.read_bytes += found.numel() * found.element_size()
-        return found
+        return found.float() if found.dtype == torch.float64 else found
