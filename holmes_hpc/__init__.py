@@ -11,6 +11,7 @@ importing the package costs nothing.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["Config", "Result", "__version__", "analysis", "compose", "plan", "train"]
+
+if sys.argv[:1] == ["-m"] or (sys.argv and sys.argv[0].endswith("holmes")):
+    importlib.import_module("holmes_hpc.early").guard()
 
 _OF_THE_API = ("Config", "Result", "compose")
 _COMMANDS = ("plan", "train")

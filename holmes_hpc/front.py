@@ -22,6 +22,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from holmes_hpc import early
 from holmes_hpc.config.check import check
 from holmes_hpc.config.compose import (
     CONFIG_NAME,
@@ -84,6 +85,7 @@ class _Jobs:
 
 def main(command: Command, argv: Sequence[str] | None = None) -> int:
     """Run a command with `argv` (default: the process's arguments) and return its exit status."""
+    early.ready()
     open_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     with logging_to_stderr(command.verb):

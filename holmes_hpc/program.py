@@ -14,7 +14,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 
-from holmes_hpc.errors import FAILED, HolmesError
+from holmes_hpc import early
+from holmes_hpc.errors import FAILED, INTERRUPTED, HolmesError
 from holmes_hpc.quoting import for_terminal
 from holmes_hpc.redaction import redact
 
@@ -40,6 +41,7 @@ def run_program(verb: str, act: Callable[[], int]) -> int:
     What the system refuses (a path that may not be read, a full disk) is one message, and status 1. A reader of its
     stdout that has gone, such as `head`, has what it wanted: that is no failure.
     """
+    early.ready()
     open_streams()
     try:
         try:
@@ -49,6 +51,9 @@ def run_program(verb: str, act: Callable[[], int]) -> int:
         return flushed(status)
     except OSError as error:
         return report_fault(verb, error)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{f'holmes {verb}'.strip()}: interrupted\n")
+        return INTERRUPTED
 
 
 def status_of(end: SystemExit) -> int:

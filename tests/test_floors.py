@@ -12,7 +12,7 @@ from benchmarks.rooms import PAGE, House, circles, counted
 from tests.runs_for_tests import ROOT
 
 FLOORS = [
-    {"errors", "resources", "findings", "words"},
+    {"errors", "early", "resources", "findings", "words"},
     {"quoting"},
     {"redaction"},
     {"paths", "foreign", "bounded", "troubles"},
