@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,15 @@ from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.foreign import ForeignError, parse_object, read_json, read_yaml, whole_number
 from holmes_hpc.paths import is_listed, unreadable
 from holmes_hpc.quoting import one_line
+from holmes_hpc.runs import find
 from holmes_hpc.runs.find import SWEEP_FILE
 from holmes_hpc.runs.job import job_ranks
 from holmes_hpc.runs.metrics import timeline_row
 from holmes_hpc.runs.sweep_record import RECORD
 
+RUN_HELP = ("a run folder, finished or running, a folder that holds runs, such as runs/mixed, a job id, or a run's id "
+            "or name (all runs of that name)")
+"""What a RUN of the commands may be."""
 RUN_FILES = ("plan.json", "metrics.jsonl", "job.json")
 """A folder that holds one of these is a run folder."""
 
@@ -99,6 +104,29 @@ def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
             )
         folders.update(dict.fromkeys(found))
     return list(folders)
+
+
+def named_runs(texts: Sequence[str], base: Path) -> list[Path]:
+    """Return the run folders that a command's words name: folders as `find_runs` takes them, else a job id, a run's id
+    or name (all runs of that name) below `base`, as `holmes jobs` takes them.
+
+    Raises ConfigurationError for a word that names no run, and for folders that may not be read.
+    """
+    folders: dict[Path, None] = {}
+    for text in texts:
+        path = Path(text).expanduser()
+        here = _runs_below(path.resolve()) if is_listed(path) else []
+        folders.update(dict.fromkeys(here or _of_name(text, base)))
+    return list(folders)
+
+
+def _of_name(text: str, base: Path) -> list[Path]:
+    try:
+        return [run.path.absolute() for run in find.find_runs([text], base)]
+    except ConfigurationError:
+        if is_listed(Path(text).expanduser()):
+            return find_runs(Path(text).expanduser())  # says what was looked for in it
+        raise
 
 
 def read_runs(*paths: str | os.PathLike[str]) -> list[Run]:

@@ -16,11 +16,12 @@ from rich.console import Console, RenderableType
 
 from analysis.by_rank import by_rank_table
 from analysis.printing import print_ranks, print_runs
-from analysis.reading import Run, read_runs
+from analysis.reading import RUN_HELP, Run, named_runs, read_runs
 from analysis.tables import runs_table
 from analysis.throughput import common_folder, draw_pictures
 from holmes_hpc import __version__
 from holmes_hpc.cluster import read_cluster
+from holmes_hpc.config.folders import default_runs_folder
 from holmes_hpc.config.kept import UNREADABLE
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.paths import unreadable
@@ -49,15 +50,16 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command with `argv` (default: the process's) and return its exit status: 2, wrong arguments."""
     parser = argparse.ArgumentParser(prog="holmes report", description=(
         "One HTML page of runs, finished or running: figures, pictures, plans, configurations and environments."))
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run folder, or a folder that holds runs")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help=RUN_HELP)
     parser.add_argument("--output", type=Path, metavar="FILE", help=(
         "the page to write (default: report.html in the run's folder, of several runs in the folder that holds them)"))
+    parser.add_argument("--folder", type=Path, default=default_runs_folder(), help="where runs lie (%(default)s)")
     try:
         arguments = parser.parse_args(argv)
     except SystemExit as end:
         return int(end.code or 0)
     try:
-        found = read_runs(*arguments.runs)
+        found = read_runs(*named_runs(arguments.runs, arguments.folder))
         path = arguments.output or common_folder([run.folder for run in found]) / "report.html"
         text = _page(found)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from holmes_hpc.config.folders import default_runs_folder
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.program import run_program
 from holmes_hpc.quoting import for_terminal, one_line
@@ -45,6 +46,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from analysis.reading import RUN_HELP
+
     parser = argparse.ArgumentParser(
         prog="holmes throughput" if Path(sys.argv[0]).name == "holmes" else "python -m analysis.throughput",
         description="How fast runs were, and why: tables, and pictures of throughput, timeline and loss.",
@@ -53,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         "runs",
         nargs="+",
         metavar="RUN",
-        help="a run folder, finished or running, or a folder that holds runs, such as runs/mixed",
+        help=RUN_HELP,
     )
     parser.add_argument(
         "--out",
@@ -74,16 +77,17 @@ def _parser() -> argparse.ArgumentParser:
         "--step", type=int, metavar="N", help="the step of the timeline; default: the last recorded"
     )
     parser.add_argument("--no-pictures", action="store_true", help="only tables")
+    parser.add_argument("--folder", type=Path, default=default_runs_folder(), help="where runs lie (%(default)s)")
     return parser
 
 
 def _report(arguments: argparse.Namespace) -> int:
     from analysis.by_rank import by_rank_table
     from analysis.printing import MOST_RUNS, MOST_RUNS_WITH_RANKS, print_groups, print_ranks, print_runs
-    from analysis.reading import read_runs
+    from analysis.reading import named_runs, read_runs
     from analysis.tables import grouped, runs_table
 
-    found = read_runs(*arguments.runs)
+    found = read_runs(*named_runs(arguments.runs, arguments.folder))
     table = runs_table(found)
     groups = None
     if arguments.by:
@@ -191,6 +195,7 @@ def _predictions(found: list[Run], drawn: list[str]) -> dict[str, Panel]:
 
 def _write_csv(table: pd.DataFrame, path: Path) -> None:
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         table.to_csv(path, index=False)
     except OSError as error:
         raise ConfigurationError(f"--csv {path}: cannot be written: {error.strerror or error}") from None

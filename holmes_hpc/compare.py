@@ -7,11 +7,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from holmes_hpc.config.folders import default_runs_folder
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.foreign import ForeignError, read_text
-from holmes_hpc.paths import is_folder
+from holmes_hpc.paths import is_folder, is_there
 from holmes_hpc.planner.telling.compare import Compared, render_comparison
 from holmes_hpc.program import report, run_program
+from holmes_hpc.runs.find import find_run
 from holmes_hpc.runs.folder import RunFolder
 from holmes_hpc.runs.result import median_step_seconds
 from holmes_hpc.values import Plan
@@ -20,15 +22,17 @@ from holmes_hpc.values import Plan
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 2 for wrong arguments, and for files that are no plans."""
     parser = argparse.ArgumentParser(prog="holmes compare", description="Two plans side by side, and what differs.")
-    parser.add_argument("first", metavar="A", type=Path, help="a plan (`holmes plan ... output=json > A.json`), or a "
-                                                              "run folder, whose newest plan is taken")
-    parser.add_argument("second", metavar="B", type=Path, help="another one")
+    parser.add_argument("first", metavar="A", help=(
+        "a plan (`holmes plan ... output=json > A.json`), or a run folder, a job id, or a run's id or name, of which "
+        "the newest plan is taken"))
+    parser.add_argument("second", metavar="B", help="another one")
+    parser.add_argument("--folder", type=Path, default=default_runs_folder(), help="where runs lie (%(default)s)")
     try:
         arguments = parser.parse_args(argv)
     except SystemExit as end:
         return int(end.code or 0)
     try:
-        sides = [read(path) for path in (arguments.first, arguments.second)]
+        sides = [read(text, arguments.folder) for text in (arguments.first, arguments.second)]
     except HolmesError as error:
         return report("compare", error)
     from rich.console import Console
@@ -37,21 +41,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def read(path: Path) -> Compared:
-    """Read a plan, or the newest plan of a run. Raises ConfigurationError for what is neither."""
-    file, folder = path, None
-    if is_folder(path):
-        folder = RunFolder.open(path)
+def read(text: str, base: Path) -> Compared:
+    """Read a plan, or the newest plan of the run that `text` names, here or below `base`.
+
+    Raises ConfigurationError for what is neither.
+    """
+    file, folder = Path(text).expanduser(), None
+    if not is_there(file) or is_folder(file):
+        folder = _run(text, base)
         file = folder.plan_path
     try:
         measured = None if folder is None else median_step_seconds(folder)
-        return Compared(str(path), Plan.from_json(read_text(file)), measured)
+        return Compared(text, Plan.from_json(read_text(file)), measured)
     except ValueError as error:
         if isinstance(error, ForeignError) and isinstance(error.__cause__, OSError):
             raise ConfigurationError(f"{error}; name a file that `holmes plan +cluster=NAME output=json` wrote, or a "
                                      "run folder.") from None
         raise ConfigurationError(f"{file}: no plan that this version reads: {error}. Name a file that `holmes plan "
                                  "+cluster=NAME output=json` wrote, or a run folder.") from None
+
+
+def _run(text: str, base: Path) -> RunFolder:
+    try:
+        return find_run(text, base)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error}. Name a file that `holmes plan +cluster=NAME output=json` wrote, or a run."
+                                 ) from None
 
 
 if __name__ == "__main__":

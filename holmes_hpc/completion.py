@@ -33,10 +33,11 @@ def _flags(main: Callable[[list[str]], int]) -> Sequence[str]:
 
 
 def _folders(word: str) -> list[str]:
-    """Return the folders that begin with a word: of no word the newest runs below `runs`, first of all."""
+    """Return the folders and names of runs that begin with a word: of no word the newest runs, first of all."""
     if not word:
         runs = [path for path in default_runs_folder().glob("*/*") if path.is_dir() and not path.is_symlink()]
         return [str(path) for path in sorted(runs, key=lambda path: path.name, reverse=True)]
     start = os.path.expanduser(word)
     found = sorted(path for path in glob.glob(f"{glob.escape(start)}*") if Path(path).is_dir())
-    return [f"{word}{path[len(start):]}/" for path in found]
+    names = {path.parents[1].name for path in default_runs_folder().glob("*/*/config.yaml")}
+    return [f"{word}{path[len(start):]}/" for path in found] + sorted(name for name in names if name.startswith(word))

@@ -17,6 +17,7 @@ from holmes_hpc.foreign import read_json
 from holmes_hpc.program import report, run_program
 from holmes_hpc.quoting import for_terminal
 from holmes_hpc.runs.find import find_run, refuse_two
+from holmes_hpc.words import size_words
 
 KEPT = "pretrained"
 DTYPES = ("float32", "bfloat16", "float16")
@@ -92,7 +93,7 @@ def _export_one(path: Path, index: Any, arguments: argparse.Namespace, refused: 
         sys.stderr.write(f"holmes export: WARNING: {path.name} is exported, since what is newer cannot be used: "
                          f"{for_terminal(refused)}; name another by --step\n")
     sys.stdout.write(f"{folder}: {family.model_type}, {architecture.parameter_count():,} parameters as {dtype}, "
-                     f"{bytes_written / 2**30:.2f} GiB, step {index.step} of {run}"
+                     f"{size_words(bytes_written)}, step {index.step} of {run}"
                      f"{for_terminal(texts.missing and f'; no tokenizer, since {texts.missing}')}\n")
 
 
@@ -145,7 +146,7 @@ def _type_of(base: Mapping[str, Any]) -> str:
 
 def _say(done: int, of: int) -> None:
     if sys.stderr.isatty():
-        sys.stderr.write(f"\rwrote {done / 2**30:.2f} of {of / 2**30:.2f} GiB" + ("\n" if done >= of else ""))
+        sys.stderr.write(f"\rwrote {size_words(done)} of {size_words(of)} " + ("\n" if done >= of else ""))
 
 
 if __name__ == "__main__":

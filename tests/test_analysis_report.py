@@ -76,7 +76,7 @@ def test_a_run_that_failed_before_its_first_step_says_why(tmp_path: Path) -> Non
 
 def test_what_is_no_run_and_no_place_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["report", str(tmp_path / "none")]) == 2
-    assert "no such folder" in capsys.readouterr().err
+    assert "none: no run has this folder, job id, id or name" in capsys.readouterr().err
     folder = run(tmp_path / "runs")
     (tmp_path / "file").write_text("")
     assert cli.run(["report", str(folder), "--output", str(tmp_path / "file" / "page.html")]) == 2

@@ -118,7 +118,7 @@ def test_a_run_that_failed_shows_its_error(tmp_path, capsys):
     [
         (["--step", "5"], "--step 5: no run recorded it; recorded: 4, 8"),
         (["--by", "speed"], "--by speed: no such column; columns: run, folder"),
-        (["--csv", "/nowhere/table.csv"], "--csv /nowhere/table.csv: cannot be written"),
+        (["--csv", "/dev/null/table.csv"], "--csv /dev/null/table.csv: cannot be written"),
         (["--out", "/proc/nowhere"], "/proc/nowhere: cannot write pictures there"),
         (["--speed"], "unrecognized arguments"),
     ],

@@ -43,6 +43,11 @@ def test_nothing_is_said_where_nothing_changes() -> None:
     assert words(500, "train.steps=1000") == []
 
 
+def test_nothing_is_said_of_steps_that_will_not_be() -> None:
+    assert words(500, "train.steps=500", "optimizer.lr=1e-3") == []
+    assert words(500, "train.steps=400", "train.resume_schedule=new") == []
+
+
 def test_a_longer_run_says_what_the_schedule_does_and_would_do() -> None:
     [kept] = words(500, "train.steps=2000")
     assert "keeps the 1000 steps" in kept

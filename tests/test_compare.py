@@ -61,7 +61,7 @@ def test_the_command_reads_plans_and_runs(tmp_path, capsys):
     run = make_run(tmp_path / "runs", metrics=[metric(step, 0.5 if step < 4 else 0.1) for step in range(1, 9)])
     plan = tmp_path / "plan.json"
     plan.write_text(make_plan(step_seconds=0.16).to_json())
-    assert read(run).measured_seconds == 0.1
+    assert read(str(run), tmp_path).measured_seconds == 0.1
     assert cli.run(["compare", str(run), str(plan)]) == 0
     lines = capsys.readouterr().out.splitlines()
     marked = [line for line in lines if line.rstrip().endswith("differs")]

@@ -13,6 +13,7 @@ from holmes_hpc import cli
 def completing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     for name in ("mixed/20261129-120000-aaaa", "mixed/20261130-120000-bbbb", "other/20261128-120000-cccc"):
         (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.yaml").touch()
     (tmp_path / "runs" / "mixed" / "slurm-1").symlink_to("20261129-120000-aaaa")
     monkeypatch.chdir(tmp_path)
 
@@ -34,7 +35,8 @@ def test_no_word_gives_the_newest_runs(complete) -> None:
     ("holmes compare runs/mixed/20261129-120000-aaaa runs/mixed/2026113", ["runs/mixed/20261130-120000-bbbb/"]),
     ("holmes trace runs/o", ["runs/other/"]), ("holmes evaluate runs/o", ["runs/other/"]),
     ("holmes sample runs/o", ["runs/other/"]), ("holmes export runs/o", ["runs/other/"]),
-    ("holmes jobs nowhere", []), ("holmes site ru", []), ("holmes nothing x", []), ("holmes jobs runs/[", [])])
+    ("holmes jobs oth", ["other"]), ("holmes jobs nowhere", []), ("holmes site ru", []), ("holmes nothing x", []),
+    ("holmes jobs runs/[", [])])
 def test_a_word_becomes_folders_that_begin_with_it(complete, line: str, found: list[str]) -> None:
     assert complete(line) == found
 

@@ -195,8 +195,12 @@ def test_what_cannot_be_exported_says_why_and_leaves_nothing(
     refused(2, "--dtype", "int8", says="invalid choice")
     assert export(run, tmp_path / "model") == 2
     assert "is there already" in capsys.readouterr().err
-    assert export(run, tmp_path / "no" / "place") == 2
-    assert "cannot be used" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert export(run, tmp_path / "file" / "place") == 2
+    assert "it cannot be written: Not a directory" in capsys.readouterr().err
+    (tmp_path / "file").unlink()
+    assert export(run, tmp_path / "new" / "place", "--step", "7") == 2
+    assert not (tmp_path / "new").exists()
     assert export(tmp_path / "nothing", tmp_path / "out") == 2
     shard = next(run.rglob("part-*.safetensors")) if list(run.rglob("part-*.safetensors")) else next(
         (run / "checkpoints").rglob("*.safetensors"))

@@ -73,7 +73,8 @@ FOLDER_READERS: dict[str, Callable[[Path], Any]] = {
     "find": lambda path: find_runs([str(path)], path.parent), "board": lambda path: Board().row(
         Watched(SubmittedRun("1", RunFolder(path)), 0.0)), "failure lines": lambda path: failure_lines(RunFolder(path)),
     "state": lambda path: final_state(RunFolder(path)), "start": start_of, "failure": failure_of,
-    "beat": lambda path: read_beat(path / "ranks" / "rank-0.beat"), "plan": read_plan, "calibration": read_finished,
+    "beat": lambda path: read_beat(path / "ranks" / "rank-0.beat"),
+    "plan": lambda path: read_plan(str(path), path.parent.parent), "calibration": read_finished,
     "checkpoint": lambda path: read_index(path / "checkpoints" / "step-000003"),
     "analysis": lambda path: (read_run(path), read_run(path).places(), read_run(path).timeline()),
     "measured": lambda path: read_measured(str(path / "probe.json")),

@@ -12,6 +12,7 @@ import secrets
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,6 +31,8 @@ from holmes_hpc.checkpoint.shard_file import read_shard
 from holmes_hpc.errors import CheckpointError, ConfigurationError
 from holmes_hpc.families import Family, Source
 from holmes_hpc.families.folder import CONFIGURATION
+from holmes_hpc.runs.place import missing_folders
+from holmes_hpc.words import size_words
 
 _MOST_ROOM_BYTES = 128 * 2**20
 
@@ -61,39 +64,46 @@ class Export:
 def write_export(export: Export, folder: Path, say: Say = lambda done, of: None) -> int:
     """Write the folder, which must not be there yet; return the bytes of its weights.
 
-    Raises ConfigurationError for a place that cannot be written or has no room, CheckpointError where the checkpoint is
-    damaged or not whole. What was written is then removed.
+    The folder that it is to lie in is made where it is missing. Raises ConfigurationError for a place that cannot be
+    written or has no room, CheckpointError where the checkpoint is damaged or not whole. What was made is then removed.
     """
     files = output_files(export.architecture, export.family, export.dtype, export.largest_bytes)
     size = sum(file.size for file in files)
     partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
     _check_place(folder, size)
+    made: list[Path] = []
     try:
-        partial.mkdir()
+        made = missing_folders(folder.parent)
+        partial.mkdir(parents=True)
         _write(export, files, partial, say, size)
         if os.path.lexists(folder):
             raise FileExistsError(17, "it has appeared meanwhile", str(folder))
         partial.rename(folder)
         sync_folder(folder.parent)
+        made = []
     except OSError as error:
         raise ConfigurationError(f"--to {folder}: it cannot be written: {error.strerror or error}. Name a folder in a "
-                                 f"place that you may write, with {size / 2**30:.2f} GiB of room.") from error
+                                 f"place that you may write, with {size_words(size)} of room.") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        for path in made:
+            with suppress(OSError):  # it was not made, or holds something of others
+                path.rmdir()
     return size
 
 
 def _check_place(folder: Path, size: int) -> None:
     if os.path.lexists(folder):
         raise ConfigurationError(f"--to {folder}: it is there already. Name a new folder, or remove this one.")
+    place = next(path for path in folder.parents if os.path.lexists(path))
     try:
-        free = shutil.disk_usage(folder.parent).free
+        free = shutil.disk_usage(place).free
     except OSError as error:
-        raise ConfigurationError(f"--to {folder}: {folder.parent} cannot be used: {error.strerror or error}. Make it "
-                                 "first, or name another place.") from error
+        raise ConfigurationError(f"--to {folder}: {place} cannot be used: {error.strerror or error}. Name another "
+                                 "place.") from error
     if free < size:
-        raise ConfigurationError(f"--to {folder}: the weights take {size / 2**30:.2f} GiB, and the disk has "
-                                 f"{free / 2**30:.2f} left. Name another place, or take --dtype bfloat16.")
+        raise ConfigurationError(f"--to {folder}: the weights take {size_words(size)}, and the disk has "
+                                 f"{size_words(free)} left. Name another place, or take --dtype bfloat16.")
 
 
 def _write(export: Export, files: Sequence[OutputFile], partial: Path, say: Say, size: int) -> None:

@@ -245,7 +245,7 @@ class Train:
     profile_steps: list[int] = setting([], "steps over which torch's profiler runs", minimum=1, maximum=_STEPS)
     profile_ranks: list[int] = setting([0], "ranks on which it runs then", minimum=0, maximum=_RANKS - 1)
     resume: str = setting("auto", "auto (this run's newest checkpoint, where it was requeued), never, or the "
-                                  "path of a checkpoint or run folder")
+                                  "path of a checkpoint or run folder, or a run's id or name below run.folder")
     resume_schedule: str = setting("keep", "where optimizer.decay_steps is null, a resume keeps the length of the "
                                            "checkpoint's learning-rate schedule, or takes train.steps (new)",
                                    valid=("keep", "new"))

@@ -22,6 +22,7 @@ from holmes_hpc.errors import DataError
 from holmes_hpc.foreign import open_regular
 from holmes_hpc.runs.private import replace_file
 from holmes_hpc.values.doing import AWAITING_DATA
+from holmes_hpc.words import counted
 
 _LOG = logging.getLogger(__name__)
 # Part of every name: raise it when the same text and tokenizer would give other tokens.
@@ -66,7 +67,7 @@ def _tokens(settings: SourceSettings, files: Sequence[Path], recipe: Recipe, pat
         except DataError as error:
             _LOG.warning("making the cached tokens again: %s", error)
     _remove_abandoned(path)
-    _LOG.info("making the tokens of %d files of %s: %s", len(files), settings.path, path)
+    _LOG.info("making the tokens of %s of %s: %s", counted(len(files), "file"), settings.path, path)
     tokenizer = recipe.tokenizer
     with TokenFileWriter(path, tokenizer.vocab_size, tokenizer.identity, counts=recipe.counts) as writer:
         tokenise(settings, files, recipe, writer, tell)

@@ -12,6 +12,7 @@ from holmes_hpc.errors import INTERRUPTED, HolmesError
 from holmes_hpc.launch.train import run
 from holmes_hpc.runs import RunFolder, last_metrics, read_result
 from holmes_hpc.submit.board import aligned
+from holmes_hpc.words import about
 
 LOG = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ def run_in_turn(configs: Sequence[Any], words: Sequence[str]) -> list[tuple[int,
             status, folder = run(config, brief=True)
             ended.append(Ended(text, status, config.train.steps, folder))
         except HolmesError as error:
-            LOG.error("%s: %s", text, error)
+            LOG.error("%s", about(text, error))
             ended.append(Ended(text, error.exit_status, config.train.steps))
         if ended[-1].status == INTERRUPTED:
             break

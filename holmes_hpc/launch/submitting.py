@@ -35,7 +35,7 @@ from holmes_hpc.submit.succession import is_alike, take_up
 from holmes_hpc.submit.sweep import Answer, Submitter, SweepRun
 from holmes_hpc.submit.watch import NOT_SUBMITTED, NOT_YET, SubmittedRun, Watch, Watched
 from holmes_hpc.submit.window import lanes_of, read_queue
-from holmes_hpc.words import counted
+from holmes_hpc.words import about, counted
 
 LOG = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ class _Work:
                 fill_in_resume(config)
                 self._sweep.folders[number] = make_folder(config, chosen)
             except HolmesError as error:
-                LOG.error("%s: %s", self._sweep.words[number], error)
+                LOG.error("%s", about(self._sweep.words[number], error))
                 self.outcomes[number] = (error.exit_status, None)
                 continue
             self._again.append(number)

@@ -15,6 +15,7 @@ from holmes_hpc.runs import RunFolder
 from holmes_hpc.runs.code import Code, code_root, listed_files
 from holmes_hpc.runs.files import storage_error
 from holmes_hpc.runs.private import open_folder
+from holmes_hpc.words import counted, size_words
 
 LOG = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def copy_code(root: Path, copy: Path) -> None:
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise storage_error(copy, error) from error
-    LOG.info("copied the code of %s (%d files, %.1f MiB) to %s", root, len(names), size / 2**20, copy)
+    LOG.info("copied the code of %s (%s, %s) to %s", root, counted(len(names), "file"), size_words(size), copy)
 
 
 def import_path(code: Path | None = None) -> str:

@@ -27,7 +27,9 @@ def schedule_end(optimizer: Any, train: Any, extra: Mapping[str, Any] | None = N
 
 
 def course_words(step: int, extra: Mapping[str, Any], optimizer: Any, train: Any) -> Iterator[str]:
-    """Say what a resume after `step` from a checkpoint with this `extra` does to the learning rate."""
+    """Say what a resume after `step` from a checkpoint with this `extra` does to the learning rate of further steps."""
+    if step >= train.steps:
+        return
     end = schedule_end(optimizer, train, extra)
     given = int(optimizer.decay_steps or train.steps)
     following = step + 1

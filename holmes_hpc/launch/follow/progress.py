@@ -114,7 +114,7 @@ class PlainReporter:
     def starting(self, done: int, total: int, description: str) -> None:
         """Say when all process groups are connected."""
         if done == total:
-            self._line(f"connected {total} process groups")
+            self._line(f"connected {counted(total, 'process group')}")
 
     def step(self, row: dict[str, Any]) -> None:
         """Write the step's line when it is due."""

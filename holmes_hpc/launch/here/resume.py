@@ -14,6 +14,8 @@ from holmes_hpc.checkpoint.refusals import Refusals
 from holmes_hpc.config.describe import near
 from holmes_hpc.errors import CheckpointError, ConfigurationError
 from holmes_hpc.paths import unreadable
+from holmes_hpc.runs import RunFolder
+from holmes_hpc.runs.find import find_runs
 from holmes_hpc.runs.private import exposed
 
 LOG = logging.getLogger(__name__)
@@ -22,7 +24,7 @@ WORDS = ("auto", "never")
 
 
 def resolve_resume(config: Any) -> str:
-    """Return `train.resume`, a path made absolute.
+    """Return `train.resume`: a path made absolute, or the folder of the run that it names below `run.folder`.
 
     Raises ConfigurationError when no checkpoint lies there, none that is there can be used, or nothing is left to
     train after it. What its shards hold is checked by the ranks, which read them.
@@ -37,11 +39,16 @@ def resolve_resume(config: Any) -> str:
         found = candidates(path)
     except OSError as error:
         raise unreadable(error, setting=f"train.resume={wanted}") from error
+    if not found and (run := _run_named(wanted, Path(config.run.folder).expanduser())) is not None:
+        path = run.path
+        found = candidates(path)
+        LOG.info("train.resume=%s: %s", wanted, path)
     if not found:
         meant = near(wanted.strip().casefold(), WORDS)
         raise ConfigurationError(
             f"train.resume={wanted}: no checkpoint lies there.{meant} Name a checkpoint such as "
-            "runs/mixed/ID/checkpoints/step-000010 or its run folder, or set train.resume to auto or never."
+            "runs/mixed/ID/checkpoints/step-000010, its run folder, or a run's id or name, or set train.resume to auto "
+            "or never."
         )
     architecture = Architecture.from_config(config.model)
     refused, of_another = Refusals(), False
@@ -70,3 +77,12 @@ def resolve_resume(config: Any) -> str:
     remedy = "set model and optimizer to those it is of" if of_another else "mend what is said of it"
     raise ConfigurationError(f"train.resume={wanted}: no checkpoint there can be used. {refused}. Name another one, "
                              f"{remedy}, or start anew by train.resume=never.")
+
+
+def _run_named(text: str, base: Path) -> RunFolder | None:
+    """Return the newest run of this job id, id or name that has a checkpoint; None where there is none."""
+    try:
+        runs = find_runs([text], base)
+    except ConfigurationError:
+        return None
+    return max((run for run in runs if candidates(run.path)), key=lambda run: run.id, default=None)

@@ -93,7 +93,8 @@ def _check_degrees(task: Task) -> None:
     needed, world = math.prod(asked.values()), task.cluster.world_size
     if needed > world:
         words = " and ".join(f"parallel.{name}={degree}" for name, degree in asked.items())
-        raise PlanRefusedError(f"{words} need {counted(needed, 'rank')}, and the cluster has {world}. Set degrees "
+        need = "needs" if len(asked) == 1 else "need"
+        raise PlanRefusedError(f"{words} {need} {counted(needed, 'rank')}, and the cluster has {world}. Set degrees "
                                f"whose product is at most {world}, or leave one null: then the planner chooses it.")
 
 
