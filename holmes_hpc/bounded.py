@@ -43,8 +43,10 @@ class Answer:
 
 def run_bounded(words: Sequence[str], timeout_seconds: float, *, most_bytes: int | None = None,
                 env: Mapping[str, str] | None = None, word_seconds: float | None = None,
-                word: Callable[[], None] = lambda: None) -> Answer:
+                word: Callable[[], None] = lambda: None, grace_seconds: float = 0.0) -> Answer:
     """Run a program without input and return its answer, whatever its status; after `word_seconds` `word` is called.
+
+    What interrupts this process, as a signal does, leaves the program `grace_seconds` to end by itself.
 
     Raises TooMuchOutputError where it prints more than `most_bytes` (MOST_BYTES), subprocess.TimeoutExpired (with the
     end of its error output) where it takes too long, OSError where it cannot be started. It is ended in each case.
@@ -59,8 +61,12 @@ def run_bounded(words: Sequence[str], timeout_seconds: float, *, most_bytes: int
                 timeout_seconds -= word_seconds
             if not reading.read_for(timeout_seconds):
                 raise subprocess.TimeoutExpired(list(words), timeout_seconds, stderr=bytes(reading.said))
-        except BaseException:
-            process.kill()
+        except BaseException as error:
+            try:
+                if grace_seconds > 0 and not isinstance(error, Exception):
+                    reading.read_for(grace_seconds)
+            finally:
+                process.kill()
             raise
     return Answer(process.returncode, bytes(reading.output), bytes(reading.said))
 

@@ -65,6 +65,17 @@ def test_a_program_that_takes_too_long_is_ended_and_what_it_said_is_told(tmp_pat
     assert is_gone(path)
 
 
+@pytest.mark.parametrize("seconds", [0.2, 600.0])
+def test_what_is_interrupted_leaves_a_program_its_time_of_grace_and_no_more(tmp_path: Path, seconds: float) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    path = program(tmp_path, "sbatch", f"time.sleep({seconds})\nopen(sys.argv[0] + '.done', 'w')")
+    with pytest.raises(KeyboardInterrupt):
+        run_bounded([path], 600, word_seconds=0.3 if seconds > 1 else 0.05, word=interrupt, grace_seconds=3)
+    assert Path(f"{path}.done").exists() == (seconds < 1) and is_gone(path)
+
+
 def test_commands_of_slurm_that_print_without_an_end_are_one_message(tmp_path: Path,
                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holmes_hpc.bounded.MOST_BYTES", 10_000)

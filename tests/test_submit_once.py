@@ -12,7 +12,7 @@ import pytest
 
 from holmes_hpc.config.compose import compose
 from holmes_hpc.runs import RunFolder, read_result
-from holmes_hpc.submit import once, patience
+from holmes_hpc.submit import commands, once, patience
 from holmes_hpc.submit.commands import (
     MissingCommandError,
     RefusedSubmissionError,
@@ -106,6 +106,17 @@ def test_patience_ends_and_the_run_keeps_its_reason(tmp_path: Path, slurm: Path,
         submitted(tmp_path)
     folder = newest_folder(tmp_path)
     assert "Socket timed out" in (read_result(folder) or {})["error"]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_an_sbatch_that_does_not_end_is_ended_and_the_queue_asked(
+        tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
+    monkeypatch.setattr(commands, "SUBMISSION_SECONDS", 1.0)
+    take = 'echo "7|$last" >> queue;' if taken else ""
+    second = 'echo "8|$last" >> queue; echo 8'
+    (slurm / "answer").write_text(f"[ $tries = 1 ] && {{ {take} exec sleep 600; }}\n{second}\n")
+    assert submitted(tmp_path)[0] == ("7" if taken else "8")
+    assert (slurm / "asked").read_text().count("\n") == (1 if taken else 2)
 
 
 def newest_folder(tmp_path: Path) -> RunFolder:

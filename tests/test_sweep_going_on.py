@@ -275,6 +275,22 @@ def test_an_interrupted_sweep_goes_on_by_the_same_command_and_none_is_submitted_
     assert len(list((tmp_path / "runs" / cluster).glob("2*"))) == 4
 
 
+def test_an_array_that_was_taken_counts_whole_although_its_answers_were_cut_off(
+        slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    take, calls = submitting._Work._take, iter(range(1, 5))
+
+    def cut_off(work: Any, answer: Any) -> None:
+        if next(calls) == 3:
+            raise InterruptedRunError("SIGTERM")
+        take(work, answer)
+
+    monkeypatch.setattr(submitting._Work, "_take", cut_off)
+    with caplog.at_level(logging.INFO):
+        outcomes = sweep(*configs(4, "ib"), tmp_path / "runs" / "sweeps" / "one")
+    assert outcomes == [(0, None)] * 4
+    assert "4 of its 4 runs are submitted, and go on" in caplog.text and "not submitted yet" not in caplog.text
+
+
 def test_failed_runs_are_submitted_again_into_their_folders(slurm: Path, tmp_path: Path) -> None:
     place = tmp_path / "runs" / "sweeps" / "one"
     wanted = configs(4, "mixed", "launch.wait=false")

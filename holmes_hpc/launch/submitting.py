@@ -218,8 +218,13 @@ class _Work:
 
         The submission that was cut off is looked up, whether Slurm took it.
         """
-        for number in self._submitter.next_unit if self._submitter else ():
-            if (run := self._recover(number, self._sweep.folders[number])) is not None:
+        asked = self._submitter.next_unit if self._submitter else []
+        for number, folder in self._sweep.folders.items():
+            if number in self._submitted:
+                continue
+            # Of an array whose jobs are written down, some may not have been told of when the signal came.
+            run = self._recover(number, folder) if number in asked else submitted_run(folder)
+            if run is not None:
                 self._submitted[number] = run
         with suppress(HolmesError):
             self._sweep.save()

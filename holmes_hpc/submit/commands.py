@@ -19,6 +19,11 @@ LOG = logging.getLogger(__name__)
 WORD_SECONDS = 2.0
 """After so long without an answer whoever waits is told."""
 
+SUBMISSION_SECONDS = 120.0
+"""How long sbatch is waited for; it asks a busy controller again by itself."""
+GRACE_SECONDS = 5.0
+"""How long sbatch has to end where a signal ends the command that submits: it may be about to have its answer."""
+
 _LEAKING = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "PMIX_", "PMI_", "PMI2_")
 _KEPT = ("SLURM_CONF", "SLURM_JWT")
 _SETTINGS = ("PMIX_MCA_",)
@@ -94,6 +99,18 @@ def run_command_aloud(words: Sequence[str]) -> str:
     return _run(words, 60.0).said_text.strip()
 
 
+def ask_sbatch(words: Sequence[str]) -> str:
+    """Run the words of a submission and return what sbatch printed; who waits for it is told after 2 s.
+
+    A signal that ends this command waits for it for `GRACE_SECONDS` alone. Raises subprocess.CalledProcessError where
+    it fails, TransientSlurmError where it does not end: whether Slurm has the job is not known then.
+    """
+    answer = _bounded(words, "sbatch", SUBMISSION_SECONDS, os.environ, say=True, grace_seconds=GRACE_SECONDS)
+    if answer.status != 0:
+        raise subprocess.CalledProcessError(answer.status, list(words), answer.text, answer.said_text.strip())
+    return answer.text
+
+
 def failed_command(line: str, status: int, said: str) -> SlurmCommandError:
     """Return the error for a command that ended with `status` and printed `said` as its error output."""
     kind = TransientSlurmError if passes(said) else SlurmCommandError
@@ -116,11 +133,20 @@ def passes(said: str) -> bool:
 
 def _run(words: Sequence[str], timeout_seconds: float, *, say: bool = False) -> Answer:
     line = " ".join(words)
+    answer = _bounded(words, line, timeout_seconds, clean_environment(os.environ), say=say)
+    if answer.status != 0:
+        raise failed_command(line, answer.status, answer.said_text)
+    return answer
+
+
+def _bounded(words: Sequence[str], line: str, timeout_seconds: float, environment: Mapping[str, str], *, say: bool,
+             grace_seconds: float = 0.0) -> Answer:
+    """Run a command, called `line` in messages, and return its answer, whatever its status."""
     try:
-        answer = run_bounded(
-            words, timeout_seconds, env=clean_environment(os.environ), word_seconds=WORD_SECONDS if say else None,
+        return run_bounded(
+            words, timeout_seconds, env=environment, word_seconds=WORD_SECONDS if say else None,
             word=lambda: LOG.info("Slurm has not answered `%s` for %g s; waiting for up to %.0f s", line, WORD_SECONDS,
-                                  timeout_seconds))
+                                  timeout_seconds), grace_seconds=grace_seconds)
     except FileNotFoundError:
         raise MissingCommandError(f"{words[0]}: not found here; load Slurm's module or use another node") from None
     except TooMuchOutputError as error:
@@ -129,9 +155,6 @@ def _run(words: Sequence[str], timeout_seconds: float, *, say: bool = False) -> 
         late = SlowSlurmError(f"{line}: no answer within {timeout_seconds:.0f} s; is slurmctld up?")
         late.said = (expired.stderr or b"").decode(errors="replace").strip()
         raise late from None
-    if answer.status != 0:
-        raise failed_command(line, answer.status, answer.said_text)
-    return answer
 
 
 @contextmanager

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
 from submitit.core import core, logger
 from submitit.slurm import slurm
 
-from holmes_hpc.submit.commands import SlurmCommandError, leaking_variables
+from holmes_hpc.submit.commands import SlurmCommandError, ask_sbatch, leaking_variables
 from holmes_hpc.submit.script import JobRequest, render_script
 from holmes_hpc.submit.states import read_states
 
@@ -70,6 +71,21 @@ class HolmesExecutor(slurm.SlurmExecutor):
 
     def _internal_update_parameters(self, **kwargs: Any) -> None:
         self.parameters.update(kwargs)
+
+    def _submit_command(self, command: str) -> core.Job[Any]:
+        """Submit as submitit does, but by `ask_sbatch`: submitit waits for an sbatch that hangs, whatever signal comes.
+
+        Raises as `ask_sbatch` does.
+        """
+        name = uuid.uuid4().hex
+        script = self.folder / f".submission_file_{name}.sh"
+        script.write_text(self._make_submission_file_text(command, name))
+        answer = ask_sbatch(self._make_submission_command(script))
+        job = self.job_class(folder=self.folder, job_id=self._get_job_id_from_submission_command(answer),
+                             tasks=list(range(self._num_tasks())))
+        job.paths.move_temporary_file(script, "submission_file", keep_as_symlink=True)
+        self._set_job_permissions(job.paths.folder)
+        return job
 
     @property
     def _request(self) -> JobRequest:

@@ -29,9 +29,9 @@ def follow(run: SubmittedRun, on_row: Callable[[dict[str, Any]], None], on_state
         for note in notes.new():
             on_state(note)
         status = watch.runs[0].status
-        if status is not None and status != told:
-            told = status
-            on_state(str(status))
+        if status is not None and str(status) != told:
+            told = str(status)
+            on_state(told)
             if status.held:
                 on_state(f"it is held and does not start by itself: `{run.command('scontrol', 'release')}` lets it, "
                          "once what is wrong is mended; or cancel it")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import re
 import secrets
@@ -186,8 +185,6 @@ def hand_over(request: JobRequest, place: Path, shape: str) -> str:
 
 
 def _ask_sbatch(request: JobRequest, place: Path, shape: str) -> str:
-    from submitit.core.utils import FailedJobError
-
     from holmes_hpc.submit.executor import HolmesExecutor
 
     if shutil.which("sbatch") is None:
@@ -195,21 +192,18 @@ def _ask_sbatch(request: JobRequest, place: Path, shape: str) -> str:
     executor = HolmesExecutor(place)
     executor.update_parameters(request=request)
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it also raises
-            return str(executor.submit(_runs_nothing).job_id)
-    except (FailedJobError, OSError) as error:
-        told = error.__cause__
-        if told is not None and not isinstance(told, subprocess.CalledProcessError | OSError):
-            raise told from None  # submitit turns whatever interrupts it into a failure of sbatch
-        kind = refused_submission(str(error))
+        return str(executor.submit(_runs_nothing).job_id)
+    except (subprocess.CalledProcessError, OSError) as error:
+        said = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
+        kind = refused_submission(said)
         if kind is TransientSlurmError:
-            raise TransientSlurmError(f"Slurm did not answer for the job ({shape}): {_last_line(error)}") from error
-        raise kind(f"sbatch refused the job ({shape}): {error}\nThe script is in {place}; its options come from "
+            raise TransientSlurmError(f"Slurm did not answer for the job ({shape}): {_last_line(said)}") from error
+        raise kind(f"sbatch refused the job ({shape}): {said}\nThe script is in {place}; its options come from "
                    "cluster.partitions and launch.sbatch") from error
 
 
-def _last_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+def _last_line(said: str) -> str:
+    return (said.strip().splitlines() or ["it failed without a word"])[-1]
 
 
 def record(request: JobRequest, folder: RunFolder, job_id: str, sweep: Path | None = None) -> SubmittedRun:

@@ -14,6 +14,10 @@ from pathlib import Path
 from holmes_hpc.cluster.slurm import SlurmOutputError, read_job_id
 from holmes_hpc.submit.commands import SlurmCommandError, TransientSlurmError, run_command
 from holmes_hpc.submit.patience import patiently
+from holmes_hpc.submit.states import ACCOUNTING_SECONDS
+
+QUEUE_SECONDS = 20.0
+"""How long the queue is waited for: who asks may have been told to end."""
 
 LOG = logging.getLogger(__name__)
 
@@ -44,12 +48,13 @@ def submit_once(ask: Callable[[], str], place: Path, cluster: str | None = None)
         job_id = patiently(attempt, PATIENCE_SECONDS)
     except TransientSlurmError as error:
         raise TransientSlurmError(f"{error}\nSlurm was asked for {PATIENCE_SECONDS:g} s. Whether it took the job after "
-                                  f"all is not known: look with `{_queue_of(cluster)}` before you submit it "
+                                  f"all is not known: look with `{queue_of(cluster)}` before you submit it "
                                   "again") from error
     return _only(job_id, place, cluster) if asked > 1 else job_id
 
 
-def _queue_of(cluster: str | None) -> str:
+def queue_of(cluster: str | None) -> str:
+    """Return the line by which a user looks for jobs."""
     return "squeue --me" if cluster is None else f"squeue --clusters={cluster} --me"
 
 
@@ -59,12 +64,14 @@ def find_jobs(place: Path, cluster: str | None = None) -> list[str]:
     Raises SlurmCommandError where the queue cannot be read. A job that it has forgotten already is looked for in the
     accounting, where there is one.
     """
-    listed = run_command(["squeue", "--me", "--states=all", "--noheader", "--format=%i|%o"], cluster=cluster)
+    listed = run_command(["squeue", "--me", "--states=all", "--noheader", "--format=%i|%o"], cluster=cluster,
+                         timeout_seconds=QUEUE_SECONDS, say=True)
     found = _ids_of(listed, place)
     if not found:
         try:
             listed = run_command(["sacct", "--allocations", "--noheader", "--parsable2", "--starttime=now-1hours",
-                                  "--format=JobID,SubmitLine"], cluster=cluster)
+                                  "--format=JobID,SubmitLine"], cluster=cluster, timeout_seconds=ACCOUNTING_SECONDS,
+                                 say=True)
         except SlurmCommandError:
             return []
         found = _ids_of(listed, place)

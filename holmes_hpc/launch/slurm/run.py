@@ -19,6 +19,8 @@ from holmes_hpc.submit.commands import SlurmCommandError
 from holmes_hpc.submit.ending import exit_status_of, failure
 from holmes_hpc.submit.follow import follow
 from holmes_hpc.submit.job import dry_run, submit, submitted_run, taken_job
+from holmes_hpc.submit.once import SUBMISSION_FILE, queue_of
+from holmes_hpc.submit.options import cluster_of
 from holmes_hpc.submit.watch import SubmittedRun
 
 LOG = logging.getLogger(__name__)
@@ -57,15 +59,23 @@ def _detached(config: Any, folder: RunFolder, run: SubmittedRun | None, signal_n
     try:
         run = submitted_run(folder) or taken_job(config, folder)
     except SlurmCommandError as error:
-        LOG.error("%s: whether Slurm has taken the job is not known (%s): look with `squeue --me` before you submit it "
-                  "again", signal_name, error)
+        LOG.error("%s: whether Slurm has taken the job is not known (%s): look with `%s` before you submit it again",
+                  signal_name, error, queue_of(cluster_of(config.launch)))
         return INTERRUPTED
     if run is not None:
         LOG.info("%s: Slurm had taken job %s, which goes on; %s", signal_name, run.job_id, _ways(run))
         return 0
     write_result(folder, "failed", error=f"interrupted by {signal_name} before it was submitted", emulated=False)
-    LOG.error("%s: the run is not submitted; start it again", signal_name)
+    LOG.error("%s: the run is not submitted; start it again%s", signal_name, _unsure(config, folder))
     return INTERRUPTED
+
+
+def _unsure(config: Any, folder: RunFolder) -> str:
+    """Return what is to be looked at first where sbatch was asked and ended before it answered: Slurm may be late."""
+    if not any(folder.path.glob(f"submission*/.{SUBMISSION_FILE}*")):
+        return ""
+    return (f", but look with `{queue_of(cluster_of(config.launch))}` first: sbatch had been asked and did not answer, "
+            "and a busy Slurm may take the job late")
 
 
 def _ways(run: SubmittedRun) -> str:
