@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,6 +32,15 @@ def gpu_name(device: torch.device) -> DeviceName:
     place = [str(getattr(facts, name, "")) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")]
     part = str(getattr(facts, "uuid", "")) or ":".join(place)
     return DeviceName(":".join(place) if all(place) else part, part)
+
+
+def bus_address(device: torch.device) -> str | None:
+    """Return a GPU's address on the PCI bus, such as `0000:3b:00.0`; None where this release of torch does not say."""
+    facts: Any = torch.cuda.get_device_properties(device)
+    try:
+        return f"{facts.pci_domain_id:04x}:{facts.pci_bus_id:02x}:{facts.pci_device_id:02x}.0"
+    except AttributeError:
+        return None
 
 
 def check_devices(plan: Plan, rank: int, name: DeviceName, world: ProcessGroup) -> None:

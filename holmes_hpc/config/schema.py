@@ -356,6 +356,7 @@ class Launch:
     container_kind: str = setting("apptainer", "what starts the container", valid=("apptainer", "pyxis"))
     container_args: list[str] = setting([], "further arguments of apptainer exec, or with pyxis of srun")
     python: str | None = setting(None, "Python of the ranks; default: the submitting one, in a container python3")
+    bind_cpus: bool = setting(True, "on GPUs, keep each rank on those of its CPUs that are near its GPU")
     on_mismatch: str = setting("fail", "when a node is not as described",
                                valid=("fail", "ethernet", "exclude_node"))
     new_sweep: bool = setting(False, "begin a sweep anew where the same command began one that is not complete")

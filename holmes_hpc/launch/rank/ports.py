@@ -13,5 +13,10 @@ def ports_of(settings: RankSettings) -> Ports | None:
     node = settings.cluster.node_of(settings.rank)
     if settings.backend is None or not BACKEND_KINDS[settings.backend].uses_adapters or not NICS[node.nic].rdma:
         return None
-    names = [name.strip().partition(":")[0].lstrip("=") for name in (node.hca or "").split(",") if name.strip()]
-    return Ports(names) or None
+    return Ports(adapters_of(settings)) or None
+
+
+def adapters_of(settings: RankSettings) -> list[str]:
+    """Return the names of the adapters that the cluster file gives this rank's node, none where it leaves them open."""
+    hca = settings.cluster.node_of(settings.rank).hca
+    return [name.strip().partition(":")[0].lstrip("=") for name in (hca or "").split(",") if name.strip()]

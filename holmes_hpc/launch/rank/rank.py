@@ -18,6 +18,7 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster.nccl import device_index
 from holmes_hpc.comm.activity import Activity
 from holmes_hpc.comm.backends import available_backend
+from holmes_hpc.comm.devices import bus_address
 from holmes_hpc.comm.groups import Communicator, connect
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.comm.reduce import all_reduce_scalars
@@ -27,6 +28,7 @@ from holmes_hpc.engine import Job, Trainer
 from holmes_hpc.engine.sharing import share_numbers
 from holmes_hpc.errors import PREEMPTED, DataError, HolmesError
 from holmes_hpc.launch.node.descriptors import take_descriptors
+from holmes_hpc.launch.rank.binding import bind_near
 from holmes_hpc.launch.rank.ports import ports_of
 from holmes_hpc.launch.rank.probing import measure
 from holmes_hpc.launch.rank.rendezvous import open_store
@@ -69,7 +71,7 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     architecture = Architecture.from_config(config.model)
     with first_signs(settings, activity := Activity()):
         dataset = _open_data(settings, architecture, activity, say)
-        communicator, store = _meet(settings, dataset, activity, progress)
+        communicator, store = _meet(settings, dataset, activity, progress, say)
     if config.launch.probe_only:
         communicator.barrier()
         communicator.close()
@@ -99,7 +101,7 @@ def _open_data(settings: RankSettings, architecture: Architecture, activity: Act
     return dataset
 
 
-def _meet(settings: RankSettings, dataset: Dataset, activity: Activity, progress: Progress
+def _meet(settings: RankSettings, dataset: Dataset, activity: Activity, progress: Progress, say: Say
           ) -> tuple[Communicator, RunStore]:
     """Meet the other ranks, and connect the plan's groups; return them, and the store that they met at."""
     config, plan = settings.config, settings.plan
@@ -109,7 +111,7 @@ def _meet(settings: RankSettings, dataset: Dataset, activity: Activity, progress
     backend = settings.backend or available_backend()
     communicator = connect(
         store, settings.rank, plan.world_size, plan, networks,
-        backend=backend, device=_device(settings) if BACKEND_KINDS[backend].needs_gpus else None,
+        backend=backend, device=_device(settings, say) if BACKEND_KINDS[backend].needs_gpus else None,
         start_timeout=timedelta(seconds=config.train.start_timeout_seconds),
         train_timeout=timedelta(seconds=config.train.timeout_seconds),
         progress=progress,
@@ -138,13 +140,16 @@ def _trackers(settings: RankSettings, say: Say) -> Trackers:
                      for name in names}, run, say)
 
 
-def _device(settings: RankSettings) -> torch.device:
+def _device(settings: RankSettings, say: Say) -> torch.device:
     """Return this rank's GPU, which torch uses from now on. Raises ConfigurationError where there are too few."""
     place = settings.plan.ranks[settings.rank]
     tasks = sum(other.node == place.node for other in settings.plan.ranks)
     index = device_index(place.local_rank, torch.cuda.device_count(), tasks)
     torch.cuda.set_device(index)
-    return torch.device("cuda", index)
+    device = torch.device("cuda", index)
+    if settings.config.launch.bind_cpus and (address := bus_address(device)):
+        bind_near(settings, address, say)
+    return device
 
 
 def _write_job(settings: RankSettings, communicator: Communicator) -> None:
