@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from holmes_hpc.cluster import read_cluster
+from holmes_hpc.cluster import ClusterDescription, read_cluster
 from holmes_hpc.config.compose import compose
 from holmes_hpc.emulation.context import ENDING_SIGNALS
+from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.follow.interruption import InterruptedRunError, interruptible
 from holmes_hpc.launch.here import run as here
+from holmes_hpc.launch.here.played import check_played, scale_warnings
 from holmes_hpc.launch.rank.torch_log import errors_only
 from holmes_hpc.planner import bind, plan
 from holmes_hpc.runs import RunFolder, read_result
@@ -160,3 +162,17 @@ def test_the_level_is_set_before_torch_is_imported(module: str) -> None:
     assert 0 < text.find("errors_only(os.environ)") < loads
     program = f"import sys, holmes_hpc.launch.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
+
+
+def test_what_emulate_says_and_no_run_does_is_refused_or_said() -> None:
+    def cluster(*words: str) -> ClusterDescription:
+        return read_cluster(compose(["+cluster=mixed", *words]).cluster)
+
+    check_played(cluster())
+    with pytest.raises(ConfigurationError, match="for train set cluster.emulate.compute=real"):
+        check_played(cluster("cluster.emulate.compute=timed"))
+    assert not list(scale_warnings(cluster()))
+    said, = scale_warnings(cluster("cluster.emulate.scale=10", "~cluster.emulate.rates.ib"))
+    assert "does not change the rates of ethernet, roce:" in said
+    removed = said.partition("(")[2].partition(")")[0].split()
+    assert not list(scale_warnings(cluster("cluster.emulate.scale=10", "~cluster.emulate.rates.ib", *removed)))

@@ -97,8 +97,9 @@ class Emulate:
     """How the cluster is emulated on one machine."""
 
     rates: dict[str, float] = setting({}, "10^9 bit/s of each network family, such as {ib: 2, ethernet: 0.2}", **GBPS)
-    compute: str = setting("real", "what stands for the GPU: this CPU, or a timed wait", valid=("real", "timed"))
-    scale: float = setting(1.0, "wind tunnel: bytes and bandwidths are divided by this", minimum=1, maximum=1e9)
+    compute: str = setting("real", "what stands for the GPU: this CPU, or (for plan alone) its own time",
+                           valid=("real", "timed"))
+    scale: float = setting(1.0, "described rates are divided by this, where rates gives none", minimum=1, maximum=1e9)
 
 
 @dataclass

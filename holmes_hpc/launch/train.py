@@ -21,6 +21,7 @@ from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.course import say_course
 from holmes_hpc.launch.follow.advice import next_steps
 from holmes_hpc.launch.here.ended import clear_and_advise
+from holmes_hpc.launch.here.played import check_played, scale_warnings
 from holmes_hpc.launch.here.resume import resolve_resume
 from holmes_hpc.launch.here.run import run_here
 from holmes_hpc.launch.node.backend import backend_here
@@ -70,6 +71,7 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
     here = decision.mode in ("emulated", "local")
     if here:
         check_descriptors()
+        check_played(cluster)
     library = (backend_here(str(config.launch.backend), decision.mode, cluster, read_node("here").gpus) if here
                else None)
     with search_progress(sys.stderr) as progress:
@@ -80,6 +82,8 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
     refuse_unsupported(config, chosen)
     fill_in_resume(config)
     say_course([config])
+    for words in scale_warnings(cluster) if decision.mode == "emulated" else ():
+        LOG.warning("%s", words)
     if not brief:
         console = Console(width=None if sys.stdout.isatty() else PLAN_WIDTH)
         console.print(render(chosen, cluster))
