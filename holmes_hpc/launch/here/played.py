@@ -18,7 +18,7 @@ def check_played(cluster: ClusterDescription) -> None:
 
 
 def scale_warnings(cluster: ClusterDescription) -> Iterator[str]:
-    """Yield what of `emulate.scale` plays no part, since `emulate.rates` gives the rate itself."""
+    """Yield what of `cluster.emulate.scale` plays no part, since `cluster.emulate.rates` gives the rate itself."""
     families = {ETHERNET, *(node.network for node in cluster.nodes)}
     given = sorted(families & set(cluster.rates))
     if cluster.scale > 1 and given:
