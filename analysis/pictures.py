@@ -17,6 +17,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from analysis.columns import is_busy
 from analysis.tables import COMPARABLE
 from analysis.words import comparable
 
@@ -128,7 +129,8 @@ def _throughput_panel(axes: Axes, rows: pd.DataFrame, by: str | None) -> None:
     if not by:
         _draw_predictions(axes, rows)
     reach = max(*(_reach(row, by) for row in rows.to_dict("records")), 1e-9)
-    baseline = rows.loc[[name == BASELINE for name in names], "tokens_per_second"].max()
+    fair = [name == BASELINE and pd.isna(held) for name, held in zip(names, rows["others_held_cores"], strict=True)]
+    baseline = rows.loc[fair, "tokens_per_second"].max()
     for place, row in enumerate(rows.to_dict("records")):
         _write_rate(axes, place, row, reach, colours[names[place]], None if names[place] == BASELINE else baseline)
     axes.set_yticks(places, [_bar_label(row, by) for row in rows.to_dict("records")])
@@ -192,6 +194,7 @@ def _reach(row: dict, by: str | None) -> float:
 def _write_rate(axes: Axes, place: int, row: dict, reach: float, colour: str, baseline: float | None) -> None:
     """Write the measured tokens per second, and their ratio to the baseline, in the bar they are of, or below its end.
 
+    Where other programs held cores meanwhile, that is written in place of the ratio.
     The end of a row may be that of its prediction, beside which a measured figure would be read as predicted.
     """
     rate = row["tokens_per_second"]
@@ -199,7 +202,9 @@ def _write_rate(axes: Axes, place: int, row: dict, reach: float, colour: str, ba
         _write(axes, _missing(row), 0, place)
         return
     text = f"{rate:,.0f}"
-    if pd.notna(baseline):
+    if is_busy(row):
+        text += " \N{MIDDLE DOT} machine was busy"
+    elif pd.notna(baseline):
         text += f" \N{MIDDLE DOT} {rate / baseline:.2f}x {BASELINE}"
     if rate > (0.2 if pd.isna(baseline) else 0.4) * reach:
         _write(axes, text, 0, place, INK if colour in (ORANGE, SKY, PURPLE) else "white")

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from analysis.columns import (
+    SPEED,
+    STEP,
+    WHAT_RAN,
+    Column,
+    Row,
+    cluster_words,
+    formatted,
+    percent,
+    rate,
+    significant,
+    size,
+    text_of,
+)
 from holmes_hpc.quoting import for_table
-
-Row = dict[str, Any]
 
 MOST_RUNS = 30
 """Runs that the command prints."""
@@ -28,11 +39,11 @@ def print_runs(console: Console, table: pd.DataFrame, most: int | None = None) -
     `most`: print so many, the newest ones, and say how to see the others; None: all.
     """
     whole, table = len(table), _newest(table, most)
-    rows = _rows(table)
-    _print(console, "Runs", rows, _WHAT_RAN,
+    rows = rows_of(table)
+    _print(console, "Runs", rows, _cells(WHAT_RAN),
            caption="steps: done (of these, first ones left out of the medians below)")
-    _print(console, "Speed: medians over the measured steps", rows, _SPEED, caption=_machine_note(rows))
-    _print(console, "Step time, networks, loss", rows, _STEP, caption=_prediction_note(rows))
+    _print(console, "Speed: medians over the measured steps", rows, _cells(SPEED), caption=machine_note(rows))
+    _print(console, "Step time, networks, loss", rows, _cells(STEP), caption=prediction_note(rows))
     for row in rows:
         if pd.notna(row["error"]):
             console.print(for_table(f"{row['run']} {row['status']}: {row['error']}"), highlight=False)
@@ -54,22 +65,22 @@ def _newest(table: pd.DataFrame, most: int | None) -> pd.DataFrame:
 
 def print_groups(console: Console, table: pd.DataFrame, by: str) -> None:
     """Print `grouped`'s table."""
-    rows = _rows(table)
+    rows = rows_of(table)
     _print(
         console,
         f"Medians by {by}",
         rows,
         {
-            by: _text(by),
-            "runs": _text("runs"),
-            "cluster": _cluster,
-            "model": _text("workload"),
-            "measured on": _text("machine"),
-            "tokens/s": _rate,
-            "TFLOPS/GPU": _format("tflops_per_gpu", significant),
-            "MFU": _format("mfu", percent),
-            "bubble": _format("bubble_fraction", percent),
-            "Ethernet / step": _format("bytes_ethernet", size),
+            by: text_of(by),
+            "runs": text_of("runs"),
+            "cluster": cluster_words,
+            "model": text_of("workload"),
+            "measured on": text_of("machine"),
+            "tokens/s": rate,
+            "TFLOPS/GPU": formatted("tflops_per_gpu", significant),
+            "MFU": formatted("mfu", percent),
+            "bubble": formatted("bubble_fraction", percent),
+            "Ethernet / step": formatted("bytes_ethernet", size),
         },
         caption="only runs alike in cluster, order, model, machine and precision are put together",
     )
@@ -89,55 +100,23 @@ def print_ranks(console: Console, table: pd.DataFrame, most: int | None = None) 
                       markup=False, highlight=False)
     for run, ranks in measured.groupby("run", sort=False):
         order = ranks.sort_values(["straggler_share", "measured_memory_gib"], ascending=False)
-        shown = _rows(order.head(MOST_RANKS).sort_values("rank"))
+        shown = rows_of(order.head(MOST_RANKS).sort_values("rank"))
         left = len(ranks) - len(shown)
         _print(
             console,
             f"Ranks of {run}: memory in GiB, stragglers",
             shown,
             {
-                "rank": _text("rank"),
-                "node": _text("node"),
-                "GPU": _text("gpu"),
-                "predicted": _format("predicted_memory_gib", significant),
-                "measured": _format("measured_memory_gib", significant),
-                "measured / predicted": _format("measured_to_predicted", significant),
-                "straggler in": _format("straggler_share", percent),
+                "rank": text_of("rank"),
+                "node": text_of("node"),
+                "GPU": text_of("gpu"),
+                "predicted": formatted("predicted_memory_gib", significant),
+                "measured": formatted("measured_memory_gib", significant),
+                "measured / predicted": formatted("measured_to_predicted", significant),
+                "straggler in": formatted("straggler_share", percent),
             },
             caption=f"{left} more ranks, which need less memory: analysis.by_rank" if left else None,
         )
-
-
-def significant(value: float) -> str:
-    """Return three significant digits, without an exponent: `0.0123`, `1.23`, `123`."""
-    if value == 0:
-        return "0"
-    digits = max(0, 2 - int(f"{abs(value):e}".rpartition("e")[2]))
-    return f"{value:,.{digits}f}"
-
-
-def seconds(value: float) -> str:
-    """Return a duration: `1.23 s`, `45.6 ms`."""
-    return f"{significant(value)} s" if value >= 1 else f"{significant(value * 1000)} ms"
-
-
-def size(value: float) -> str:
-    """Return bytes in decimal units: `1.50 MB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.0f} B" if unit == "B" else f"{significant(value)} {unit}"
-        value /= 1000
-    return f"{significant(value)} TB"
-
-
-def percent(value: float) -> str:
-    """Return a fraction in per cent: `12.3 %`."""
-    return f"{100 * value:.1f} %"
-
-
-def loss(value: float) -> str:
-    """Return a loss with three decimals."""
-    return f"{value:.3f}"
 
 
 def _print(
@@ -181,36 +160,18 @@ def _print(
     console.print()
 
 
-def _rows(table: pd.DataFrame) -> list[Row]:
+def _cells(columns: list[Column]) -> dict[str, Callable[[Row], str]]:
+    """Return the columns behind the number of the run, by which the tables belong together."""
+    return {"#": lambda row: str(row["index"] + 1), **{column.title: column.cell for column in columns}}
+
+
+def rows_of(table: pd.DataFrame) -> list[Row]:
+    """Return the rows of a table as mappings."""
     return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
 
 
-def _text(name: str) -> Callable[[Row], str]:
-    return lambda row: str(row[name]) if pd.notna(row[name]) and row[name] != "" else "-"
-
-
-def _format(name: str, form: Callable[[float], str]) -> Callable[[Row], str]:
-    return lambda row: form(row[name]) if pd.notna(row[name]) else "-"
-
-
-def _number(row: Row) -> str:
-    return str(row["index"] + 1)
-
-
-def _cluster(row: Row) -> str:
-    name = _text("cluster")(row)
-    return f"{name}, {row['order']}" if pd.notna(row["order"]) and row["order"] != "grouped" else name
-
-
-def _steps(row: Row) -> str:
-    return f"{row['steps']} ({row['warmup_steps']})"
-
-
-def _rate(row: Row) -> str:
-    return f"{row['tokens_per_second']:,.0f}" if pd.notna(row["tokens_per_second"]) else "-"
-
-
-def _machine_note(rows: list[Row]) -> str | None:
+def machine_note(rows: list[Row]) -> str | None:
+    """Return what has to be known of the machines that measured, and of other programs on them."""
     notes = {
         "emulated": "emulated: NICs of an emulated cluster and the CPU of this machine, not the cluster's",
         "wind tunnel": "wind tunnel: emulated NICs, timed waits in place of GPUs",
@@ -221,12 +182,13 @@ def _machine_note(rows: list[Row]) -> str | None:
     busy = [row for row in rows if pd.notna(row["others_held_cores"])]
     if busy:
         most = max(row["others_held_cores"] for row in busy)
-        lines.append(f"busy machine: in {len(busy)} of {len(rows)} runs other programs held up to {most:.1f} cores; "
-                     "their speeds compare with no others")
+        lines.append(f"busy: in {len(busy)} of {len(rows)} runs other programs held up to {most:.1f} cores; their "
+                     "speeds compare with no others")
     return "\n".join(lines) or None
 
 
-def _prediction_note(rows: list[Row]) -> str | None:
+def prediction_note(rows: list[Row]) -> str | None:
+    """Return why some runs have no ratio to their prediction."""
     other = any(
         pd.notna(row["predicted_step_seconds"])
         and pd.isna(row["measured_to_predicted"])
@@ -236,37 +198,3 @@ def _prediction_note(rows: list[Row]) -> str | None:
     return (
         "no ratio where the prediction is for another machine than the one that measured" if other else None
     )
-
-
-_WHAT_RAN: dict[str, Callable[[Row], str]] = {
-    "#": _number,
-    "run": _text("run"),
-    "cluster": _cluster,
-    "model": _text("workload"),
-    "measured on": _text("machine"),
-    "status": _text("status"),
-    "steps": _steps,
-}
-_SPEED: dict[str, Callable[[Row], str]] = {
-    "#": _number,
-    "strategy": _text("strategy"),
-    "layout": _text("layout"),
-    "layers": _text("layers"),
-    "schedule": _text("schedule"),
-    "tokens/s": _rate,
-    "TFLOPS/GPU": _format("tflops_per_gpu", significant),
-    "MFU": _format("mfu", percent),
-    "bubble": _format("bubble_fraction", percent),
-    "exposed comm.": _format("exposed_comm_seconds", seconds),
-}
-_STEP: dict[str, Callable[[Row], str]] = {
-    "#": _number,
-    "step": _format("step_seconds", seconds),
-    "predicted": _format("predicted_step_seconds", seconds),
-    "for": _text("predicted_machine"),
-    "measured / predicted": _format("measured_to_predicted", significant),
-    "Ethernet / step": _format("bytes_ethernet", size),
-    "fabric / step": _format("bytes_fabric", size),
-    "loss": _format("final_loss", loss),
-    "validation": _format("validation_loss", loss),
-}

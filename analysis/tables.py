@@ -7,7 +7,9 @@ together.
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -196,11 +198,11 @@ def describe(run: Run) -> dict[str, Any]:
 def summarise(run: Run) -> dict[str, Any]:
     """Return the row of one run in `runs`."""
     described = describe(run)
-    steps = _frame(run.metrics, STEP_COLUMNS, numeric=STEP_COLUMNS[:-1])
-    warmup = warmup_steps(len(steps))
-    measured = steps.iloc[warmup:]
-    medians = {name: _number(measured[name].median()) for name in MEASURES}
-    rate = measured["tokens_per_second"]
+    warmup = warmup_steps(len(run.metrics))
+    measured = run.metrics[warmup:]
+    medians = {name: quantile(figures(measured, name), 0.5) for name in MEASURES}
+    rates = figures(measured, "tokens_per_second")
+    losses = [_number(foreign.number(record.get("loss"))) for record in run.metrics]
     predicted = run.plan.get("predicted") or {}
     ratio = None
     if predicted.get("step_seconds") and words.comparable(described["machine"], predicted.get("machine")):
@@ -208,18 +210,18 @@ def summarise(run: Run) -> dict[str, Any]:
     return {
         **described,
         "status": words.status(run.config, run.result),
-        "steps": int(steps["step"].iloc[-1]) if len(steps) else 0,
+        "steps": int(run.metrics[-1]["step"]) if run.metrics else 0,
         "warmup_steps": warmup,
         "measured_steps": len(measured),
         **medians,
-        "tokens_per_second_low": _number(rate.quantile(0.1)),
-        "tokens_per_second_high": _number(rate.quantile(0.9)),
+        "tokens_per_second_low": quantile(rates, 0.1),
+        "tokens_per_second_high": quantile(rates, 0.9),
         "predicted_machine": predicted.get("machine"),
         "predicted_step_seconds": _number(predicted.get("step_seconds")),
         "predicted_tokens_per_second": _number(predicted.get("tokens_per_second")),
         "measured_to_predicted": _number(ratio),
-        "final_loss": _number(steps["loss"].iloc[-1] if len(steps) else run.result.get("final_loss")),
-        "validation_loss": _last(steps["validation_loss"]),
+        "final_loss": losses[-1] if losses else _number(foreign.number(run.result.get("final_loss"))),
+        "validation_loss": (figures(run.metrics, "validation_loss") or [math.nan])[-1],
         "others_held_cores": _number(foreign.number(run.result.get("others_held_cores"))),
         "error": run.result.get("error"),
         "damages": "; ".join(run.damages),
@@ -231,7 +233,7 @@ def grouped(table: pd.DataFrame, by: str) -> pd.DataFrame:
 
     Runs are only put together where cluster, order, workload, machine and precision are alike: an emulated
     run is never averaged with a real one. `tokens_per_second_low` and `_high` are the slowest and the fastest
-    run's median. Runs without a measured step are left out.
+    run's median, `others_held_cores` the most of any. Runs without a measured step are left out.
     """
     keys = list(dict.fromkeys([*COMPARABLE, by]))
     measured = table[table["measured_steps"] > 0]
@@ -242,6 +244,7 @@ def grouped(table: pd.DataFrame, by: str) -> pd.DataFrame:
     merged.insert(0, "runs", groups.size())
     merged["tokens_per_second_low"] = groups["tokens_per_second"].min()
     merged["tokens_per_second_high"] = groups["tokens_per_second"].max()
+    merged["others_held_cores"] = groups["others_held_cores"].max()
     return merged.reset_index()
 
 
@@ -276,6 +279,16 @@ def _number(value: Any) -> float:
     return float("nan") if value is None or pd.isna(value) else float(value)
 
 
-def _last(values: pd.Series) -> float:
-    known = values.dropna()
-    return _number(known.iloc[-1] if len(known) else None)
+def figures(records: Sequence[Record], name: str) -> list[float]:
+    """Return what records say of a figure, in their order, without those that do not know it."""
+    return [value for record in records if (value := foreign.number(record.get(name))) is not None]
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """Return the value below which a part of all lies, between two of them in proportion; NaN of none."""
+    if not values:
+        return math.nan
+    ordered = sorted(values)
+    below, rest = divmod(part * (len(ordered) - 1), 1.0)
+    low, high = ordered[int(below)], ordered[min(int(below) + 1, len(ordered) - 1)]
+    return low + (high - low) * rest

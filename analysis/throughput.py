@@ -159,28 +159,31 @@ def common_folder(folders: list[Path]) -> Path:
 
 
 def _draw_timeline(found: list[Run], path: Path, step: int | None) -> list[str]:
+    import pandas as pd
+
     from analysis.tables import actions_table
     from analysis.timeline import recorded_steps, timeline_picture
 
-    actions = actions_table(found)
-    recorded = recorded_steps(actions)
-    if step is not None and step not in recorded:
-        known = ", ".join(map(str, recorded)) or "none"
-        raise ConfigurationError(
-            f"--step {step}: no run recorded it; recorded: {known} (set by train.timeline_every)"
-        )
-    if not recorded:
+    names: list[str] = []
+    tables: list[pd.DataFrame] = []
+    recorded: set[int] = set()
+    # What a rank recorded is much to read: of the runs that are not drawn it is not.
+    for run in found:
+        actions = actions_table([run])
+        steps = recorded_steps(actions)
+        recorded.update(steps)
+        if steps and (step is None or step in steps):
+            names.append(run.name)
+            tables.append(actions if step is None else actions[actions["step"] == step])
+        if len(names) == TIMELINE_RUNS:
+            break
+    if step is not None and not names:
+        known = ", ".join(map(str, sorted(recorded))) or "none"
+        raise ConfigurationError(f"--step {step}: no run recorded it; recorded: {known} (set by train.timeline_every)")
+    if not names:
         return ["no timeline was recorded: set train.timeline_every, or wait for the first one"]
-    if step is not None:
-        actions = actions[actions["step"] == step]
-    names = list(dict.fromkeys(actions["run"]))
-    drawn = names[:TIMELINE_RUNS]
-    timeline_picture(actions[actions["run"].isin(drawn)], path, step, _predictions(found, drawn))
-    note = (
-        ""
-        if len(names) == len(drawn)
-        else f" (the first {len(drawn)} of {len(names)} runs; name fewer to choose)"
-    )
+    timeline_picture(pd.concat(tables, ignore_index=True), path, step, _predictions(found, names))
+    note = f" (the first {TIMELINE_RUNS} runs with one; name fewer to choose)" if run is not found[-1] else ""
     return [f"wrote {path}{note}"]
 
 

@@ -142,16 +142,17 @@ def draw_timelines(panels: Sequence[Panel], path: Path) -> None:
         if panel.links is not None and len(panel.links):
             draw_links(next(free), panel.links, scale)
     grid[-1].set_xlabel(f"time since the step began, {unit}", fontsize=9.5, color=INK)
-    # Widths in pixels are known only after the layout: numbers go where they fit.
-    figure.draw_without_rendering()
-    for axes, panel in drawn:
-        _write_numbers(axes, panel.rows, scale)
     kinds = {kind for panel in panels for kind in panel.rows["kind"]}
     kinds |= {kind for panel in panels if panel.links is not None for kind in panel.links["kind"]}
     handles = [Patch(color=look.colour, label=look.label) for kind, look in LOOKS.items() if kind in kinds]
     if kinds - set(LOOKS):
         handles.append(Patch(color=OTHER.colour, label=OTHER.label))
     _add_legend(figure, handles)
+    # Widths in pixels are known only after the layout, which stays as it is: numbers go where they fit.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes, panel in drawn:
+        _write_numbers(axes, panel.rows, scale)
     save(figure, path)
 
 

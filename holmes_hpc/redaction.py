@@ -8,13 +8,15 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from holmes_hpc.quoting import for_terminal
 
 HIDDEN = "***"
 _LONGEST_LINE = 8192
+_SHORT = 256
+"""Letters of a text that is kept once it was looked through."""
 
 _NAME = re.compile(
     r"TOKEN(?!S|IZ|_CACHE)|SECRET|PASS(WD|WORD|PHRASE|CODE)|CREDENTIAL|CREDS|API_?KEY|ACCESS_?KEY|ACCOUNT_?KEY"
@@ -96,6 +98,16 @@ def is_secret(name: str) -> bool:
 
 def redact(text: str) -> str:
     """Return a text with every secret in it hidden that is known by its name or form."""
+    return _short_redacted(text) if len(text) <= _SHORT else _redacted(text)
+
+
+@lru_cache(maxsize=8192)
+def _short_redacted(text: str) -> str:
+    """Return what `_redacted` does: the runs of a page have most of their settings in common."""
+    return _redacted(text)
+
+
+def _redacted(text: str) -> str:
     text = "\n".join(map(_shortened, text.split("\n"))) if len(text) > _LONGEST_LINE else text
     for form in _FORMS:
         text = form.sub(HIDDEN, text)

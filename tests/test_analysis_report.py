@@ -26,8 +26,9 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.sources += [value or "" for name, value in attributes if name in ("src", "href")]
-        if tag not in ("img", "meta"):
+        self.sources += [value or "" for name, value in attributes
+                         if name in ("src", "href") and not (value or "").startswith("#")]
+        if tag not in ("img", "meta", "input"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from matplotlib import image
 
-from analysis import printing
+from analysis import columns
 from analysis.loss import lowest_losses
 from analysis.pictures import fastest_rows
 from analysis.reading import read_runs
@@ -206,18 +206,18 @@ def test_help_and_module_start_without_torch(run):
     ("value", "text"), [(0, "0"), (0.00123, "0.00123"), (1.234, "1.23"), (12.34, "12.3"), (1234.5, "1,234")]
 )
 def test_significant_digits(value, text):
-    assert printing.significant(value) == text
+    assert columns.significant(value) == text
 
 
 def test_sizes_and_seconds():
-    assert [printing.size(value) for value in (999, 1500, 2e6, 3.25e9, 4e12)] == [
+    assert [columns.size(value) for value in (999, 1500, 2e6, 3.25e9, 4e12)] == [
         "999 B",
         "1.50 kB",
         "2.00 MB",
         "3.25 GB",
         "4.00 TB",
     ]
-    assert [printing.seconds(value) for value in (0.0123, 1.5, 75)] == ["12.3 ms", "1.50 s", "75.0 s"]
+    assert [columns.seconds(value) for value in (0.0123, 1.5, 75)] == ["12.3 ms", "1.50 s", "75.0 s"]
 
 
 def test_holmes_throughput_is_safe_from_a_local_package_named_analysis(run, tmp_path):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from analysis import throughput
+from analysis import pictures, throughput
+from analysis.page.document import page
+from analysis.reading import read_runs
+from analysis.tables import grouped, runs_table
 from holmes_hpc.launch.here.other_load import OtherLoad
 from holmes_hpc.runs import RunFolder, write_result
-from tests.run_folders import make_run, metric
+from tests.run_folders import make_plan, make_run, metric
 
 
 def stat(busy: float, idle: float) -> str:
@@ -47,7 +51,29 @@ def test_the_tables_say_it(held: object, said: bool, tmp_path: Path, capsys: pyt
     run = make_run(tmp_path, "mixed", metrics=[metric(step) for step in (1, 2)])
     (run / "result.json").write_text(json.dumps({"status": "completed", "others_held_cores": held}))
     assert throughput.main([str(run), "--no-pictures"]) == 0
-    assert ("other programs held up to 1.3 cores" in " ".join(capsys.readouterr().out.split())) == said
+    printed = " ".join(capsys.readouterr().out.split())
+    assert ("other programs held up to 1.3 cores" in printed) == ("40,960 (busy)" in printed) == said
+
+
+def test_pictures_and_pages_compare_no_speed_of_a_busy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(pictures, "_write", lambda axes, text, *place: written.append(text))
+    steps = [metric(step) for step in range(1, 9)]
+    fast = [metric(step, 0.025) for step in range(1, 9)]
+    make_run(tmp_path, "a", metrics=fast)
+    make_run(tmp_path, "b", plan=make_plan("megatron"), metrics=[metric(step, 0.4) for step in range(1, 9)],
+             result={"status": "completed", "emulated": True, "others_held_cores": 1.5})
+    make_run(tmp_path, "c", plan=make_plan("megatron"), metrics=steps)
+    found = read_runs(tmp_path)
+    table = runs_table(found)
+    pictures.throughput_picture(table, tmp_path / "picture.png")
+    assert written == ["163,840 \N{MIDDLE DOT} 4.00x megatron", "10,240 \N{MIDDLE DOT} machine was busy", "40,960"]
+    written.clear()
+    pictures.throughput_picture(grouped(table[:2], "strategy"), tmp_path / "picture.png", "strategy")
+    assert written == ["163,840", "10,240 \N{MIDDLE DOT} machine was busy"]
+    text = page(found)
+    assert "other programs held 1.5 cores" in text
+    assert re.findall(r"(mixed/\w)</a> \(\w+\) ([\d.]+)x", text) == [("mixed/c", "0.25"), ("mixed/a", "4.00")]
 
 
 def test_the_result_has_it_only_where_others_were_felt(tmp_path: Path) -> None:

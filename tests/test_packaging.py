@@ -122,7 +122,7 @@ def test_the_source_distribution_is_whole_and_builds_the_same_wheel(tmp_path: Pa
         metadata = email.message_from_bytes(first.read(f"holmes_hpc-{__version__}.dist-info/METADATA"))
     assert {name.partition("/")[0] for name in names} == {
         "holmes_hpc", "analysis", "hydra_plugins", f"holmes_hpc-{__version__}.dist-info"}
-    assert {"holmes_hpc/py.typed", "analysis/py.typed"} <= set(names)
+    assert {"holmes_hpc/py.typed", "analysis/py.typed", "analysis/page/page.js", "analysis/page/page.css"} <= set(names)
     assert metadata["License-Expression"] == "Apache-2.0" and metadata.get_all("License-File") == ["LICENSE"]
     assert metadata["Author"] == "holmes_hpc developers" and "Typing :: Typed" in metadata.get_all("Classifier", [])
     assert metadata["Description-Content-Type"] == "text/markdown"

@@ -12,6 +12,7 @@ from holmes_hpc.planner.cost.gpu_constants import network_share
 from holmes_hpc.planner.cost.network import Resource, Traffic
 from holmes_hpc.planner.layout.layout import Layout
 from holmes_hpc.planner.simulation.events import Prices
+from holmes_hpc.planner.simulation.prices import price
 from holmes_hpc.planner.simulation.representatives import representatives
 from holmes_hpc.planner.task import Task
 from holmes_hpc.schedule.building import transfers
@@ -63,6 +64,23 @@ def network_bytes(task: Task, found: Sequence[Load]) -> dict[str, float]:
             network, rate = known
             if rate:
                 sent[network] = sent.get(network, 0.0) + times * seconds * rate
+    return sent
+
+
+def node_bytes(task: Task, layout: Layout) -> dict[tuple[str, str], float]:
+    """Return the bytes that each node sends in a step, by its slot and the network.
+
+    Every replica is priced, so this is for layouts that are small enough to be drawn.
+    """
+    prices, nodes = price(task, layout), {node.slot: node for node in task.cluster.nodes}
+    found = [*(Load(pipeline.microbatches, 1, prices.messages[pair])
+               for pipeline in layout.pipelines for pair in _pairs(pipeline)),
+             *(Load(1, 1, traffic) for traffic in _collectives(prices))]
+    sent: dict[tuple[str, str], float] = {}
+    for resource, seconds in busy_seconds(found).items():
+        network, rate = _bytes_a_second(task, nodes, resource)
+        if rate:
+            sent[resource[0], network] = sent.get((resource[0], network), 0.0) + seconds * rate
     return sent
 
 
