@@ -58,6 +58,7 @@ class RunParts:
         self._found, self._rows = found, rows
         self._ranks = {str(run): table for run, table in ranks.groupby("run", sort=False)}
         self._places = {run.folder: number for number, run in enumerate(found)}
+        self._ids = {run.folder.name: number for number, run in enumerate(found)}
         self._plans: dict[str, str] = {}
         self._traffic: dict[str, str] = {}
         self._alike: dict[tuple[str, ...], list[int]] = {}
@@ -107,8 +108,8 @@ class RunParts:
         named = (run.config.get("train") or {}).get("resume")
         if not isinstance(named, str) or named in ("", "auto"):
             return None
-        path = Path(named)
-        places = (self._places.get(each) for each in (path, *path.parents[:2]))
+        path = Path(named)  # a run folder, one of its checkpoints, or a run's id
+        places = (self._places.get(each, self._ids.get(each.name)) for each in (path, *path.parents[:2]))
         found = next((place for place in places if place is not None), None)
         return None if found is None or self._found[found] is run else found
 
