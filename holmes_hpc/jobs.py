@@ -15,13 +15,14 @@ from holmes_hpc.quoting import for_shell, for_terminal
 from holmes_hpc.runs import RunFolder, read_result
 from holmes_hpc.runs.files import read_json
 from holmes_hpc.runs.find import SWEEP_FILE, find_runs
-from holmes_hpc.runs.sweeps import sweep_named
+from holmes_hpc.runs.sweeps import Sweep, sweep_named
 from holmes_hpc.submit.board import Board, Row, table, text
 from holmes_hpc.submit.ending import failure
 from holmes_hpc.submit.job import submitted_run
 from holmes_hpc.submit.live import rows, show_until_over
 from holmes_hpc.submit.lost import OwnStates
 from holmes_hpc.submit.machines import on_a_machine, show_machines_until_over
+from holmes_hpc.submit.still_to_come import StillToCome
 from holmes_hpc.submit.watch import NOT_SUBMITTED, SubmittedRun, Watch
 
 SHOWN = 20
@@ -49,29 +50,29 @@ def _show(arguments: argparse.Namespace) -> int:
     folders = find_runs(arguments.runs, arguments.folder)
     found = [run for folder in folders
              if (run := _submitted(folder)) and (arguments.runs or run.job_id != NOT_SUBMITTED)]
-    missing = _to_be_submitted(arguments.runs, arguments.folder)
+    sweeps = [sweep for name in arguments.runs if (sweep := sweep_named(name, arguments.folder))]
     here = [folder for folder in folders if _submitted(folder) is None and folder.job_path.exists()]
     if not arguments.runs:
         found = sorted(found, key=_number)[-SHOWN:]
     here = here if arguments.runs else here[-SHOWN:]
     for folder in [] if arguments.watch and not found else here:
         sys.stdout.write(f"{for_terminal(on_a_machine(folder))}\n")
-    if found:
-        _show_submitted(found, arguments)
-    elif not here and not (arguments.runs and missing):
+    if found or (sweeps and arguments.watch):
+        _show_submitted(found, arguments, sweeps)
+    elif not here and not _to_be_submitted(sweeps):
         sys.stderr.write(f"holmes jobs: there is no run in {arguments.folder.absolute()}; --folder names another "
                          "folder of runs\n")
-    _say_missing(missing)
+    _say_missing(_to_be_submitted(sweeps))
     if arguments.watch:
         show_machines_until_over(here, sys.stdout)
     return 0
 
 
-def _show_submitted(found: Sequence[SubmittedRun], arguments: argparse.Namespace) -> None:
+def _show_submitted(found: Sequence[SubmittedRun], arguments: argparse.Namespace, sweeps: Sequence[Sweep]) -> None:
     states = OwnStates(found, say=not arguments.watch)
     watch, board = Watch(found, states), Board(_overrides(arguments.runs))
     if arguments.watch:
-        show_until_over(watch, board, sys.stdout)
+        show_until_over(watch, board, sys.stdout, StillToCome(watch, states, sweeps).look)
     else:
         watch.poll()
         _print(rows(watch, board))
@@ -93,11 +94,11 @@ def _say_missing(missing: Mapping[Path, int]) -> None:
                          f"{for_shell(str(place))} --resume` submits them, where no other command does\n")
 
 
-def _to_be_submitted(names: Sequence[str], base: Path) -> dict[Path, int]:
-    """Return how many runs of the sweeps among the names nobody has submitted yet."""
-    sweeps = [sweep for name in names if (sweep := sweep_named(name, base))]
+def _to_be_submitted(sweeps: Sequence[Sweep]) -> dict[Path, int]:
+    """Return how many runs of each sweep nobody has submitted yet."""
+    now = [sweep for each in sweeps if (sweep := Sweep.read(each.place))]
     counts = {sweep.place: len(sweep.words) - sum(_submitted(folder) is not None for folder in sweep.folders.values())
-              for sweep in sweeps}
+              for sweep in now}
     return {place: count for place, count in counts.items() if count}
 
 

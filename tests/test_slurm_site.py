@@ -68,6 +68,14 @@ def test_a43_generations_that_do_reach_each_other_can_be_said_to() -> None:
     assert [fact for fact in check_fit(config.cluster, told) if fact.fatal] == []
 
 
+@pytest.mark.parametrize("state", ["DOWN", "DRAIN", "INACTIVE"])
+def test_a_first_description_names_no_closed_partition_where_an_open_one_has_the_nodes(state: str) -> None:
+    closed = f"PartitionName=a Nodes=a[1-4],b[1-4],o[1-2] State={state}\n"
+    assert {label.partition.value for label in find_labels(inventory(closed + FABRICS))} == {"gpu"}
+    assert {label.partition.value for label in find_labels(inventory(FABRICS.replace("MaxTime", "State=DOWN MaxTime")))
+            } == {"gpu"}
+
+
 def test_numbers_that_a_partition_cannot_give() -> None:
     constraint = "cluster.partitions.ib.constraint=ib_hdr"
     assert "wants 5 nodes, and the partition gpu has 4 with the features ib_hdr: the job would wait for ever" in facts(

@@ -26,7 +26,7 @@ from holmes_hpc.launch.sweep import resume_sweep, submit_what_waits, sweep
 from holmes_hpc.runs import RunFolder, read_result, write_result
 from holmes_hpc.runs.lease import lease_path
 from holmes_hpc.runs.sweeps import Sweep, sweep_named
-from holmes_hpc.submit import job, live, lost, onward, watch
+from holmes_hpc.submit import job, live, lost, onward, still_to_come, watch
 from holmes_hpc.submit.script import NEXT_RUN
 
 SBATCH = """\
@@ -190,6 +190,30 @@ def test_a_job_that_ends_as_the_next_one_is_refused_makes_room_for_it(slurm: Pat
     ending_as_they_come(slurm, monkeypatch)
     outcomes = sweep(*configs(3), tmp_path / "runs" / "sweeps" / "one")
     assert [status for status, _ in outcomes or ()] == [0] * 3
+
+
+@pytest.mark.parametrize("handed_on", [True, False])
+def test_who_watches_a_sweep_sees_what_its_jobs_submit_and_ends_where_nobody_submits_more(
+        slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+        handed_on: bool) -> None:
+    (slurm / "limit").write_text("2")
+    place = tmp_path / "runs" / "sweeps" / "one"
+    sweep(*configs(3, "mixed", "launch.wait=false"), place)
+    assert len(submitted_jobs(slurm)) == 1
+
+    def sleep(seconds: float) -> None:
+        for path in (slurm / "active").iterdir():
+            end(slurm, int(path.name))
+            if handed_on:
+                submit_what_waits(place, 0.0)
+
+    monkeypatch.setattr(live, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    monkeypatch.setattr(still_to_come, "LOOK_SECONDS", 0.0)
+    assert cli.run(["jobs", str(place), "--watch"]) == 0
+    table = capsys.readouterr().out.rpartition("job  run")[2]
+    assert table.count("completed") == (3 if handed_on else 1)
+    assert table.count("to be submitted") == (0 if handed_on else 2)
+    assert ("2 of the runs of" in table and "are not submitted yet" in table) != handed_on
 
 
 def test_commands_that_are_printed_hold_a_path_with_blanks_as_one_word(

@@ -75,15 +75,16 @@ def find_labels(inventory: Inventory) -> list[Label]:
 
 
 def _partition_of(node: SlurmNode, inventory: Inventory) -> str | None:
-    """Return the partition to ask for: one whose nodes are most alike, no urgent one that ends others' jobs.
+    """Return the partition to ask for: an open one whose nodes are most alike, no urgent one that ends others' jobs.
 
     None where the text names no partitions, as of a sinfo without that column.
     """
-    def preference(name: str) -> tuple[int, int, int]:
-        tier = inventory.partitions[name].priority_tier if name in inventory.partitions else None
+    def preference(name: str) -> tuple[bool, int, int, int]:
+        told = inventory.partitions.get(name)
+        tier, closed = (None, False) if told is None else (told.priority_tier, not told.up)
         members = inventory.nodes_of(name)
         kinds = {(inventory.networks[member.name].fabric, _gpu_type(member), gpus_of(member)) for member in members}
-        return tier or 0, len(kinds), -len(members)
+        return closed, tier or 0, len(kinds), -len(members)
 
     return min(node.partitions, key=preference, default=None)
 

@@ -107,6 +107,13 @@ class Watch:
                 watched.status = None if watched.over else JobStatus("PENDING")
         self._wait_seconds, self._due = FIRST_WAIT_SECONDS, min(self._due, self._clock() + FIRST_WAIT_SECONDS)
 
+    def take(self, run: SubmittedRun) -> None:
+        """Watch one more run, or the job that a run has now which was still to be submitted."""
+        if all(watched.run.folder != run.folder for watched in self.runs):
+            self.runs.append(Watched(run, self._clock()))
+        if run.job_id != NOT_YET:
+            self.replace(run.folder, run)
+
     def poll(self) -> list[Watched]:
         """Look again, and return the runs whose status changed or that are over since the last call."""
         changed = []
