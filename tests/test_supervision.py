@@ -207,6 +207,13 @@ def test_limits_come_from_the_configuration_as_far_as_it_has_them(tmp_path: Path
     folder = RunFolder.create(tmp_path, "mixed", {"config.yaml": "train: {timeout_seconds: 7, checkpoint_timeout_"
                                                                  "seconds: soon}\n"})
     assert Limits.of_folder(folder) == Limits(300, 7, 600)
+    folder.plan_path.write_text('{"predicted": {"step_seconds": 200}}')
+    assert Limits.of_folder(folder) == Limits(300, 7, 600)
+    folder.config_path.write_text("train: {timeout_seconds: null}")
+    assert Limits.of_folder(folder) == Limits(300, 120 + 4 * 200, 600)
+    for plan in ("[]", '{"predicted": 3}', '{"predicted": {"step_seconds": "x"}}', "\0"):
+        folder.plan_path.write_text(plan)
+        assert Limits.of_folder(folder) == Limits(300, 120, 600)
     folder.config_path.write_text("\0")
     assert Limits.of_folder(folder) == Limits()
 

@@ -251,8 +251,9 @@ class Train:
                                            "checkpoint's learning-rate schedule, or takes train.steps (new)",
                                    valid=("keep", "new"))
     start_timeout_seconds: float = setting(300.0, "longest wait at the start without progress", **SECONDS)
-    timeout_seconds: float = setting(120.0, "longest wait for another rank while training, longest silence of a rank, "
-                                            "and longest time for one action or the data of a step", **SECONDS)
+    timeout_seconds: float | None = setting(None, "longest wait for another rank while training, longest silence of a "
+                                                  "rank, and longest time for one action or the data of a step; "
+                                                  "default: 120, and four steps as they are predicted", **SECONDS)
     checkpoint_timeout_seconds: float = setting(600.0, "longest time for writing or reading a checkpoint", **SECONDS)
 
 

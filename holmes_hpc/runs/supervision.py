@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holmes_hpc.cluster.link_state import is_well
-from holmes_hpc.foreign import ForeignError, number, read_yaml
+from holmes_hpc.foreign import ForeignError, number, read_object, read_yaml
 from holmes_hpc.runs.beats import Beat, Pulse
 from holmes_hpc.runs.folder import RunFolder
 from holmes_hpc.values.doing import AWAITING_DATA, CONNECTING, MEETING, OUTSIDE
@@ -30,6 +30,8 @@ _FIRST_SIGN_SECONDS = 60.0
 """What a rank may take beyond `train.start_timeout_seconds` until its first sign of life: it loads its libraries."""
 _LONGEST_PAUSE_SECONDS = 30.0
 """More than this between two looks was a pause of the supervisor too, as Slurm's suspend makes one."""
+_STEPS = 4
+"""A wait of so many predicted steps is no hang yet: a prediction may be far too short, and one step a long one."""
 _SHOWN = 8
 _NUMBERS = re.compile(r"\d+")
 
@@ -43,21 +45,30 @@ class Limits:
     checkpoint_seconds: float = 600.0
 
     @classmethod
-    def of_train(cls, train: Any) -> Limits:
-        """Return the limits that the group `train` of a configuration sets; what it lacks has its default."""
+    def of_train(cls, train: Any, step_seconds: float | None = None) -> Limits:
+        """Return the limits that the group `train` of a configuration sets; what it lacks has its default.
+
+        `step_seconds`, what a step is predicted to take, is counted in where the configuration leaves the training's
+        limit open. The host of a GPU runs ahead of it, and then waits for the whole of a step at its end; NCCL
+        counts from the issue of an operation.
+        """
         values = [number(train.get(f"{name}timeout_seconds")) for name in ("start_", "", "checkpoint_")]
-        defaults = (cls.start_seconds, cls.training_seconds, cls.checkpoint_seconds)
+        training_seconds = cls.training_seconds + _STEPS * (step_seconds or 0.0)
+        defaults = (cls.start_seconds, training_seconds, cls.checkpoint_seconds)
         return cls(*(default if value is None else value for value, default in zip(values, defaults, strict=True)))
 
     @classmethod
     def of_folder(cls, folder: RunFolder) -> Limits:
-        """Return the limits that the configuration in a run folder sets."""
+        """Return the limits that the configuration and the plan in a run folder set."""
         try:
             config = read_yaml(folder.config_path)
         except ForeignError:
             return cls()
         train = config.get("train") if isinstance(config, dict) else None
-        return cls.of_train(train if isinstance(train, dict) else {})
+        plan = read_object(folder.plan_path) or {}
+        predicted = plan.get("predicted")
+        seconds = number(predicted.get("step_seconds")) if isinstance(predicted, dict) else None
+        return cls.of_train(train if isinstance(train, dict) else {}, seconds)
 
 
 @dataclass(frozen=True)

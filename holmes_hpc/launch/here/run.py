@@ -44,7 +44,7 @@ def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFo
     def body(context: WorldContext) -> int:
         return supervise(context, ranks)
 
-    limits, load = Limits.of_train(config.train), OtherLoad()
+    limits, load = Limits.of_train(config.train, plan.predicted.step_seconds), OtherLoad()
     with interruptible(), make_reporter(config.train.steps, sys.stderr) as reporter:
         world: World | None = None
         failure = FailureReport(folder)

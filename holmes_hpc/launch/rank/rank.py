@@ -113,7 +113,7 @@ def _meet(settings: RankSettings, dataset: Dataset, activity: Activity, progress
         store, settings.rank, plan.world_size, plan, networks,
         backend=backend, device=_device(settings, say) if BACKEND_KINDS[backend].needs_gpus else None,
         start_timeout=timedelta(seconds=config.train.start_timeout_seconds),
-        train_timeout=timedelta(seconds=config.train.timeout_seconds),
+        train_timeout=timedelta(seconds=settings.training_seconds),
         progress=progress,
         gloo_threads=config.launch.gloo_threads,
         activity=activity,

@@ -10,6 +10,7 @@ from typing import Any
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.launch.rank.spare import Spare
 from holmes_hpc.runs import RunFolder
+from holmes_hpc.runs.supervision import Limits
 from holmes_hpc.values import Plan
 
 
@@ -46,6 +47,11 @@ class RankSettings:
     backend: str | None = None
     tell: Callable[[Mapping[str, Any]], None] = lambda report: None
     spare: Spare = field(default_factory=Spare, repr=False)
+
+    @property
+    def training_seconds(self) -> float:
+        """The longest wait for another rank while training."""
+        return Limits.of_train(self.config.train, self.plan.predicted.step_seconds).training_seconds
 
     @property
     def log_path(self) -> Path:

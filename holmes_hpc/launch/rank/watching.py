@@ -36,7 +36,7 @@ def watched(communicator: Communicator, settings: RankSettings) -> Iterator[None
             os._exit(error.exit_status)  # nobody else would end it, and its log may lie on a full disk
 
     interfaces = dict.fromkeys(name for network, name in settings.interfaces.items() if network != "local")
-    watch = Watch(communicator, settings.folder, settings.config.train.timeout_seconds, end, interfaces,
+    watch = Watch(communicator, settings.folder, settings.training_seconds, end, interfaces,
                   ports_of(settings))
     watch.start()
     try:
