@@ -6,6 +6,7 @@ without a display and inside a notebook. Colours are Okabe and Ito's, which colo
 
 from __future__ import annotations
 
+import io
 import math
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from analysis.columns import is_busy
 from analysis.tables import COMPARABLE
 from analysis.words import comparable
+from holmes_hpc.runs.private import put_file
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, GREY, INK = "#CC79A7", "#56B4E9", "#8A8F98", "#22262B"
@@ -247,5 +249,7 @@ def run_label(row: pd.Series) -> str:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG. Raises OSError."""
-    figure.savefig(path, dpi=DPI, facecolor="white")
+    """Write a figure in the format of its ending; a link in its place is not followed. Raises OSError."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=DPI, facecolor="white", format=path.suffix[1:] or "png")
+    put_file(path, drawn.getvalue())

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from omegaconf import OmegaConf
 
 from analysis import words
 from analysis.pictures import MACHINES
 from analysis.reading import Run
 from analysis.timeline import MOST_RANKS, STEP_END, Panel, draw_timelines, evenly
 from holmes_hpc.cluster import ClusterDescription
-from holmes_hpc.config.kept import UNREADABLE
+from holmes_hpc.config.kept import UNREADABLE, read_kept
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.planner.layout.layout import Layout
 from holmes_hpc.planner.simulation.predict import step_collectives
@@ -54,7 +53,7 @@ def run_panel(run: Run, measured_on: str) -> Panel | None:
         return None
     try:
         plan = Plan.from_json(json.dumps(run.plan))
-        config = OmegaConf.load(run.folder / "config.yaml")
+        config = read_kept(run.folder / "config.yaml")
         mode = {"emulated": "emulated", "local": "local"}.get(measured_on)
         panel = predicted_panel(config, plan, mode, name=run.name, scaled=True)
     except (HolmesError, OSError, *UNREADABLE):

@@ -14,7 +14,7 @@ from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.paths import unreadable
 from holmes_hpc.program import report, run_program
 from holmes_hpc.quoting import one_line
-from holmes_hpc.runs.private import replace_file
+from holmes_hpc.runs.private import put_file
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
         path = arguments.output or common_folder([run.folder for run in found]) / "report.html"
         text = _page(found)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, text)
+        put_file(path, text)
     except HolmesError as error:
         return report("report", error)
     except OSError as error:
@@ -42,13 +42,6 @@ def main(argv: list[str] | None = None) -> int:
                                                    "another file by --output"))
     sys.stdout.write(f"wrote {one_line(str(path))}\n")
     return 0
-
-
-def _write(path: Path, text: str) -> None:
-    if path.exists() and not path.is_file():  # such as /dev/stdout
-        path.write_text(text, encoding="utf-8")
-    else:
-        replace_file(path, text)
 
 
 def _page(found: list[Run]) -> str:

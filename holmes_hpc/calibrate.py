@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holmes_hpc.cluster.calibrated import CalibratedGpu
-from holmes_hpc.config.folders import user_folder
+from holmes_hpc.config.folders import own_place
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.paths import check_output
 from holmes_hpc.planner.calibration import FinishedRun, calibrate, read_run, step_with, write_calibrated
@@ -32,13 +32,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(end.code or 0)
     try:
         runs = [read_run(path) for path in arguments.runs]
-        path = arguments.output or _default_path(runs)
+        name = None if arguments.output else _cluster_name(runs)
         found = calibrate(runs)
         sys.stdout.write(gpu_table(found) + "\n" + step_table(runs, found) + "\n")
         if arguments.output is None and any(map(_is_emulated, runs)):
             sys.stdout.write("These are factors of an emulated cluster's ranks, so they are not kept for predictions; "
                              "--output FILE writes them.\n")
             return 0
+        path = arguments.output or own_place("--output") / "calibrated" / f"{name}.json"
         _write(path, found, runs)
     except HolmesError as error:
         return report("calibrate", error)
@@ -62,12 +63,16 @@ def _write(path: Path, found: Sequence[CalibratedGpu], runs: Sequence[FinishedRu
                                  "file by --output") from error
 
 
-def _default_path(runs: Sequence[FinishedRun]) -> Path:
+def _cluster_name(runs: Sequence[FinishedRun]) -> str:
+    """Return the name of the cluster that all runs are of, which names a file. Raises ConfigurationError."""
     names = list(dict.fromkeys(str(run.config.cluster.name) for run in runs))
     if len(names) > 1:
         raise ConfigurationError(f"the runs are of several clusters ({', '.join(names)}): name the file to write by "
                                  "--output, or calibrate each cluster by itself")
-    return user_folder() / "calibrated" / f"{names[0]}.json"
+    if "/" in names[0]:  # the run may be another user's
+        raise ConfigurationError(f"{runs[0].folder.path}: its cluster is called {names[0]!r}, which names no file; "
+                                 "name one by --output")
+    return names[0]
 
 
 def gpu_table(found: Sequence[CalibratedGpu]) -> str:

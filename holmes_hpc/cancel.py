@@ -47,8 +47,7 @@ def _cancel(names: Sequence[str], base: Path) -> int:
     elsewhere = [folder for folder in folders if folder.job_path.exists() and submitted_run(folder) is None
                  and read_result(folder) is None]
     never = [folder for folder in folders if not folder.job_path.exists() and read_result(folder) is not None]
-    for folder in kept_back:
-        write_result(folder, "failed", error="cancelled before it was submitted", emulated=False)
+    unmarked = _mark(kept_back)
     runs = [run for folder in folders if (run := submitted_run(folder)) and not run.gone_on
             and not _is_complete(folder)]
     living = _cancel_living(runs)
@@ -57,7 +56,23 @@ def _cancel(names: Sequence[str], base: Path) -> int:
     kept_back = [folder for folder in kept_back if submitted_run(folder) is None]
     _say(living, len(folders) + unmade, {"{} more are not submitted": len(kept_back) + unmade,
                                          "{} were never submitted": len(never)}, elsewhere)
-    return 0
+    for error in unmarked:
+        report("cancel", error)
+    return max((error.exit_status for error in unmarked), default=0)
+
+
+def _mark(folders: Sequence[RunFolder]) -> list[HolmesError]:
+    """Say in the folders of runs that they are cancelled; return why it could not be said, of those where it could not.
+
+    One folder that was removed, or is another user's, keeps no job of the others alive.
+    """
+    refused = []
+    for folder in folders:
+        try:
+            write_result(folder, "failed", error="cancelled before it was submitted", emulated=False)
+        except HolmesError as error:
+            refused.append(error)
+    return refused
 
 
 def _cancel_living(runs: Sequence[SubmittedRun]) -> list[SubmittedRun]:

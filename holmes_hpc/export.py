@@ -14,6 +14,7 @@ from holmes_hpc.errors import CheckpointError, ConfigurationError, HolmesError
 from holmes_hpc.families import NotKnownError, configuration_of
 from holmes_hpc.families.folder import CONFIGURATION
 from holmes_hpc.foreign import read_json
+from holmes_hpc.paths import at_home, is_listed
 from holmes_hpc.program import report, run_program
 from holmes_hpc.quoting import for_terminal
 from holmes_hpc.runs.find import find_run, refuse_two
@@ -86,7 +87,7 @@ def _export_one(path: Path, index: Any, arguments: argparse.Namespace, refused: 
         raise ConfigurationError(f"{path}: {error}. Set model.family to one of them, or train a model that has one."
                                  ) from error
     texts = texts_of(run, run / KEPT)
-    folder = arguments.to.expanduser().absolute()
+    folder = at_home(arguments.to, "--to").absolute()
     bytes_written = write_export(Export(path, index, architecture, family, {**configuration, **texts.numbers},
                                         texts.files, dtype, int(arguments.max_shard_gib * 2**30)), folder, _say)
     if refused:
@@ -102,7 +103,7 @@ def _checkpoints(run: str, step: int | None, base: Path) -> list[Path]:
     from holmes_hpc.checkpoint.naming import candidates
 
     path = Path(run)
-    found = candidates(path) if path.expanduser().is_dir() else []
+    found = candidates(path) if is_listed(at_home(path)) else []
     if found:
         refuse_two(run, base)
     found = found or candidates(find_run(run, base).path)

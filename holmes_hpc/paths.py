@@ -24,6 +24,22 @@ _REMEDIES = {
 }
 
 
+def at_home(path: Path | str, setting: str = "") -> Path:
+    """Return a path whose `~` or `~USER` at the front is that home; one that begins otherwise stays as it is.
+
+    Raises ConfigurationError for a user that the system does not know, and where nobody says which home is one's own;
+    `setting` begins the message.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        user = Path(path).parts[0][1:]
+        fact = f"there is no user {user} here" if user else "you have no home folder here (HOME is not set)"
+        begin = f"{setting}=" if setting else ""
+        raise ConfigurationError(f"{begin}{path}: {fact}; write the path in full, or with ./ in front where a name "
+                                 "begins with ~") from None
+
+
 def unreadable(error: OSError, path: Path | str | None = None, setting: str = "") -> ConfigurationError:
     """Return the error to raise where `path` (default: the one that `error` names) cannot be read.
 

@@ -37,9 +37,10 @@ def _show(path: Path, cluster: str) -> None:
         sys.stdout.write("\n" + layer_table(read_profiled(str(path))))
     if emulated:
         sys.stdout.write("These are the emulated cluster's links, so they are not kept for predictions.\n")
-    kept = user_folder() / "measured" / f"{cluster}{'-emulated' * emulated}.json"
+    own = user_folder()
+    kept = path if own is None else own / "measured" / f"{cluster}{'-emulated' * emulated}.json"
     names = ["profiled"] * has_layers if emulated else ["measured", *["profiled"] * has_layers]
-    if names:
+    if names and kept != path:
         kept.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, kept)
     for name in names:

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from holmes_hpc.config.folders import user_folder
+from holmes_hpc.config.folders import own_place
 from holmes_hpc.errors import ConfigurationError, HolmesError, LaunchImpossibleError
 from holmes_hpc.foreign import ForeignError, read_text
 from holmes_hpc.paths import is_there
 from holmes_hpc.program import report, run_program
+from holmes_hpc.runs.private import put_file
 from holmes_hpc.submit.controller import ask_controller
 from holmes_hpc.submit.inventory import Inventory, ask_slurm, read_saved
 from holmes_hpc.submit.site import describe_site
@@ -48,12 +49,12 @@ def _write(arguments: argparse.Namespace) -> int:
     if arguments.output == "-":
         sys.stdout.write(text)
         return 0
-    path = Path(arguments.output) if arguments.output else user_folder() / "cluster" / f"{arguments.name}.yaml"
+    path = Path(arguments.output) if arguments.output else own_place("--output") / "cluster" / f"{arguments.name}.yaml"
     if is_there(path) and not arguments.force:
         raise ConfigurationError(f"{path} is there already; give another NAME, or --force to replace it")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        put_file(path, text)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}; name another --output") from error
     doubts = text.count("# ?")

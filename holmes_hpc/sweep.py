@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holmes_hpc.config.folders import default_runs_folder
 from holmes_hpc.errors import INTERRUPTED, ConfigurationError, HolmesError
-from holmes_hpc.paths import is_listed
+from holmes_hpc.paths import at_home, is_listed
 from holmes_hpc.program import report, run_program
 from holmes_hpc.runs.sweeps import sweep_named
 
@@ -44,7 +44,7 @@ def _resume(arguments: argparse.Namespace) -> int:
     from holmes_hpc.launch.follow.console import lasting_output
     from holmes_hpc.launch.sweep import resume_sweep, submit_what_waits
 
-    for place in (Path(arguments.sweep).expanduser(), arguments.folder / arguments.sweep):
+    for place in (at_home(arguments.sweep), arguments.folder / arguments.sweep):
         is_listed(place)  # one that may not be read is not one without a sweep
     found = sweep_named(arguments.sweep, arguments.folder)
     if found is None:

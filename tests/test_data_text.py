@@ -100,6 +100,24 @@ def test_a_damaged_cache_is_made_again_and_abandoned_tries_are_removed(folder):
     assert cached(folder) == [young.name, name]
 
 
+@pytest.mark.parametrize("what", ["not ASCII", "a word", "a pipe", "a folder", "without an end"])
+def test_odd_notes_beside_the_cache_are_made_again(folder, what):
+    """The record of the files' content, and what was said of them: a pipe held the start for ever."""
+    before = whole(open_text(folder))
+    for path in [*(folder.parent / "cache").glob("*.content"), *(folder.parent / "cache").glob("*.spelled")]:
+        path.unlink()
+        if what == "a pipe":
+            os.mkfifo(path)
+        elif what == "a folder" and path.suffix == ".spelled":
+            path.mkdir()
+        elif what == "without an end":
+            path.symlink_to("/dev/zero")
+        else:
+            path.write_bytes(b"\xff\xfe" if what == "not ASCII" else b"x")
+    assert whole(open_text(folder)) == before
+    assert len(cached(folder)) == 1
+
+
 def open_and_count(root, log, no_locks, barrier):
     def slow(*arguments):
         with open(log, "a") as file:
@@ -163,6 +181,12 @@ def test_a_tokenizer_file_with_documents_ended(folder, tokenizer_file):
     without = open_text(folder, vocab_size=270, tokenizer=str(tokenizer_file))
     assert end not in whole(without)
     assert len(cached(folder)) == 2
+
+
+def test_a_tokenizer_larger_than_any_is_refused_at_once(folder, tokenizer_file):
+    os.truncate(tokenizer_file, 1 << 40)
+    with pytest.raises(DataError, match=r"data\.tokenizer=.*cannot be read: it has 1,099,511,627,776 bytes"):
+        open_text(folder, tokenizer=str(tokenizer_file))
 
 
 def test_what_a_tokenizer_cannot_do_is_said(folder, tokenizer_file, tmp_path):

@@ -202,6 +202,8 @@ def test_what_cannot_be_exported_says_why_and_leaves_nothing(
     assert export(run, tmp_path / "new" / "place", "--step", "7") == 2
     assert not (tmp_path / "new").exists()
     assert export(tmp_path / "nothing", tmp_path / "out") == 2
+    assert export(run, Path("/")) == 2
+    assert "--to /: it is there already" in capsys.readouterr().err
     shard = next(run.rglob("part-*.safetensors")) if list(run.rglob("part-*.safetensors")) else next(
         (run / "checkpoints").rglob("*.safetensors"))
     data = bytearray(shard.read_bytes())

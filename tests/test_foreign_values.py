@@ -79,6 +79,19 @@ def test_the_folder_is_one_as_it_is(base: Path, tmp_path: Path) -> None:
     assert "plan is missing" not in (folder / "report.html").read_text()
 
 
+@pytest.mark.parametrize("added", ["launch: {mode: local}", "? [a, b]\n: c", "odd: !!python/object:os.system {}",
+                                   "when: 2026-99-99"])
+def test_settings_that_only_hydras_reader_refuses_stop_no_page(base: Path, tmp_path: Path, added: str,
+                                                               capsys: pytest.CaptureFixture[str]) -> None:
+    folder = shutil.copytree(base, tmp_path / "mixed" / base.name)
+    with (folder / "config.yaml").open("a") as file:
+        file.write(f"{added}\n")
+    for command in ("report", "compare", "calibrate"):
+        assert run(command, folder) in (0, 2), command
+        assert "Traceback" not in capsys.readouterr().err
+    assert (folder / "report.html").is_file()
+
+
 def run(command: str, folder: Path) -> int:
     return cli.run([command, *[str(folder)] * (2 if command == "compare" else 1)])
 

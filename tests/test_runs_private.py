@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
+from analysis.pictures import save
+from holmes_hpc import cli
 from holmes_hpc.config.compose import compose
 from holmes_hpc.data.cache import _lock
 from holmes_hpc.errors import ConfigurationError
@@ -17,7 +20,7 @@ from holmes_hpc.planner import plan
 from holmes_hpc.runs import RunFolder, write_job
 from holmes_hpc.runs.files import write_text_atomic
 from holmes_hpc.runs.place import check_umask
-from holmes_hpc.runs.private import PRIVATE_NAMES, ExposedError, check_own, create_file
+from holmes_hpc.runs.private import PRIVATE_NAMES, ExposedError, check_own, create_file, own_folder, put_file
 from holmes_hpc.runs.sweeps import Sweep, find_sweep
 
 
@@ -25,7 +28,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-@pytest.fixture(params=[0, 0o022, 0o077], ids=["000", "022", "077"])
+@pytest.fixture(params=[0, 0o002, 0o022, 0o077], ids=["000", "002", "022", "077"])
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     before = os.umask(request.param)
     yield request.param
@@ -52,8 +55,9 @@ def test_a_run_is_for_its_user_alone_whatever_the_umask(umask: int, tmp_path: Pa
 
 
 def test_a_setting_opens_the_results_to_the_group_and_keeps_the_settings(umask: int, tmp_path: Path) -> None:
-    if umask == 0o077:
-        with pytest.raises(ConfigurationError, match=r"group_readable=true: the umask of this shell, 077.*umask 027"):
+    if umask != 0o022:  # of 000 and 002 the group could write what it reads
+        what = "cannot read" if umask == 0o077 else "can write"
+        with pytest.raises(ConfigurationError, match=rf"the umask of this shell, {umask:03o}.*{what}.*umask 027"):
             check_umask(group_readable=True)
         check_umask(group_readable=False)
         return
@@ -65,6 +69,54 @@ def test_a_setting_opens_the_results_to_the_group_and_keeps_the_settings(umask: 
         assert mode(path) & 0o040, path
     for name in PRIVATE_NAMES:
         assert mode(folder.path / name) == 0o600, name
+
+
+def test_others_may_write_nothing_that_is_made_on_the_way(umask: int, tmp_path: Path) -> None:
+    """The folders above a run, in which others could put another one, and files beside it, such as cached tokens."""
+    folder = RunFolder.create(tmp_path / "all" / "runs", "mine")
+    write_text_atomic(tmp_path / "file", "text")
+    for path in (folder.path.parent, folder.path.parent.parent, tmp_path / "all", tmp_path / "file"):
+        assert not mode(path) & 0o002, path
+
+
+def test_a_folder_whose_name_can_be_guessed_is_ones_own(tmp_path: Path) -> None:
+    own_folder(tmp_path / "new")
+    own_folder(tmp_path / "new")
+    assert mode(tmp_path / "new") == 0o700
+    (tmp_path / "new").chmod(0o777)
+    with pytest.raises(ExposedError, match="is there already, and others may write it"):
+        own_folder(tmp_path / "new")
+    (tmp_path / "goal").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "goal")
+    with pytest.raises(FileExistsError):
+        own_folder(tmp_path / "link")
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "goal", 65534, 65534)
+        with pytest.raises(ExposedError, match="user nobody|user 65534"):
+            own_folder(tmp_path / "goal")
+
+
+def test_tokenize_uses_no_parts_that_others_put_beside_its_output(tmp_path: Path,
+                                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("words\n")
+    (tmp_path / ".out.parts").mkdir()
+    (tmp_path / ".out.parts").chmod(0o777)
+    assert cli.run(["tokenize", str(tmp_path / "out"), str(tmp_path / "a.txt")]) == 2
+    assert "who could have put their own files there" in capsys.readouterr().err
+    assert not any((tmp_path / ".out.parts").iterdir())
+
+
+def test_pages_pictures_and_cluster_files_follow_no_link(tmp_path: Path) -> None:
+    goal = tmp_path / "goal"
+    goal.write_text("kept")
+    figure = Figure()
+    for number, write in enumerate((lambda path: put_file(path, "new"), lambda path: save(figure, path))):
+        link = tmp_path / f"{number}.png"
+        link.symlink_to(goal)
+        write(link)
+        assert not link.is_symlink() and link.stat().st_size and goal.read_text() == "kept"
+    put_file(Path(os.devnull), "new")
+    assert not Path(os.devnull).is_file()
 
 
 def test_files_never_go_where_a_link_of_somebody_else_leads(tmp_path: Path) -> None:

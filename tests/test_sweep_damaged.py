@@ -53,6 +53,17 @@ def test_no_command_stumbles_or_writes_where_it_points(
     assert {*tmp_path.rglob("*")} <= before
 
 
+def test_a_run_folder_that_is_gone_keeps_no_other_run_from_being_cancelled(
+        sweep: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep.folders[1] = RunFolder(tmp_path / "runs" / "laptop" / "gone")
+    sweep.folders = dict(sorted(sweep.folders.items(), reverse=True))
+    sweep.save()
+    assert cli.run(["cancel", str(sweep.place)]) == 2
+    said = capsys.readouterr()
+    assert "gone/result.json cannot be written" in said.err and "2 more are not submitted" in said.out
+    assert (sweep.folders[0].path / "result.json").is_file()
+
+
 def damage(sweep: Sweep, change: dict[str, Any]) -> None:
     path = sweep.place / "sweep.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))

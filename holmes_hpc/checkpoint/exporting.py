@@ -69,12 +69,12 @@ def write_export(export: Export, folder: Path, say: Say = lambda done, of: None)
     """
     files = output_files(export.architecture, export.family, export.dtype, export.largest_bytes)
     size = sum(file.size for file in files)
-    partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
     _check_place(folder, size)
+    partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
     made: list[Path] = []
     try:
         made = missing_folders(folder.parent)
-        partial.mkdir(parents=True)
+        partial.mkdir(0o755, parents=True)
         _write(export, files, partial, say, size)
         if os.path.lexists(folder):
             raise FileExistsError(17, "it has appeared meanwhile", str(folder))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from holmes_hpc.checkpoint.index import INDEX_NAME, read_index
 from holmes_hpc.errors import CheckpointError
+from holmes_hpc.paths import at_home
 
 _COMPLETE = re.compile(r"step-(\d{6,})")
 _MOST_LOOKS = 5
@@ -44,7 +45,7 @@ def candidates(path: Path) -> list[Path]:
 
     [] where it names none.
     """
-    path = path.expanduser().absolute()
+    path = at_home(path).absolute()
     if (path / INDEX_NAME).exists() or _COMPLETE.fullmatch(path.name):
         return [path] if path.is_dir() else []
     return newest_first(path / "checkpoints") or newest_first(path)

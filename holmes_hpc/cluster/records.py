@@ -6,11 +6,11 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.foreign import ForeignError, read_json
+from holmes_hpc.paths import at_home
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,13 @@ class RecordFile:
 
     def read(self, path: str) -> tuple[dict[str, Any], ...]:
         """Return the records of a file. Raises ConfigurationError with the file, the key and what is valid there."""
+        place = at_home(path, self.setting)
         try:
-            data = read_json(Path(path).expanduser())
+            data = read_json(place)
         except ForeignError as error:
             if isinstance(error.__cause__, OSError):
                 raise ConfigurationError(f"{self.setting}={path}: {error.__cause__.strerror}; {self.remedy}") from error
-            raise self._none(path, str(error).removeprefix(f"{Path(path).expanduser()}: ")) from error
+            raise self._none(path, str(error).removeprefix(f"{place}: ")) from error
         if not isinstance(data, dict) or data.get("format") != self.version:
             found = data.get("format") if isinstance(data, dict) else type(data).__name__
             raise self._none(path, f"its format is {shown(found)}; valid: {self.version}")

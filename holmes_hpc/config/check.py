@@ -53,11 +53,11 @@ def check(config: DictConfig, *, cluster_required: bool = True, overrides: Seque
 
 def missing_cluster() -> str:
     """Return the message for a command without a cluster: how to name one, and the names that were found."""
-    own = folders.options("cluster", folders.user_folder())
+    place = folders.user_folder()
     lines = [
         "no cluster is named, or its file is empty. Add +cluster=NAME, and a name and partitions in the file.",
         f"  ship with holmes_hpc: {listed(folders.options('cluster', folders.package_folder()))}",
-        f"  in {folders.user_folder() / 'cluster'}: {listed(own)}",
+        *([] if place is None else [f"  in {place / 'cluster'}: {listed(folders.options('cluster', place))}"]),
     ]
     return "\n".join(lines)
 

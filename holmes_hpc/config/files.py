@@ -21,8 +21,9 @@ def searched_folders(overrides: Sequence[str]) -> list[Path]:
     """Return the folders of users' files: those of `hydra.searchpath`, then the user's own."""
     texts = [text.split("=", 1)[1] for text in overrides if text.lstrip("+").startswith("hydra.searchpath=")]
     named = [path.strip(" '\"") for text in texts for path in text.strip("[] ").split(",")]
+    own = user_folder()
     return [*(Path(path.removeprefix("file://")) for path in named if path and not path.startswith("pkg://")),
-            user_folder()]
+            *([] if own is None else [own])]
 
 
 def own_file(group: str, name: str, overrides: Sequence[str]) -> Path | None:

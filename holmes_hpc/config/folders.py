@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from holmes_hpc.config.schema import Run
+from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.resources import folder
 
 
@@ -12,15 +13,29 @@ def package_folder() -> Path:
     return folder("conf")
 
 
-def user_folder() -> Path:
-    """Return the folder of a user's own configuration files, whether it exists or not."""
-    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(base) / "holmes_hpc"
+def user_folder() -> Path | None:
+    """Return the folder of a user's own configuration files, whether it exists or not; None for one without a home."""
+    try:
+        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "holmes_hpc"
+    except RuntimeError:  # no HOME and no entry for this user, as in a container
+        return None
 
 
-def options(group: str, base: Path) -> list[str]:
+def own_place(option: str) -> Path:
+    """Return the folder of a user's own files, to write there.
+
+    Raises ConfigurationError without a home; `option` names the file instead.
+    """
+    folder = user_folder()
+    if folder is None:
+        raise ConfigurationError("you have no home folder here (HOME is not set), where your files would lie: set "
+                                 f"XDG_CONFIG_HOME to a folder of yours, or name the file by {option}")
+    return folder
+
+
+def options(group: str, base: Path | None) -> list[str]:
     """Return the sorted names of the files of `group` in the folder `base`; none when there is no such folder."""
-    return sorted(path.stem for path in (base / group).glob("*.yaml"))
+    return [] if base is None else sorted(path.stem for path in (base / group).glob("*.yaml"))
 
 
 def default_runs_folder() -> Path:

@@ -23,8 +23,9 @@ def help_text(verb: str, summary: str, base: Path) -> str:
         names = folders.options(group, base) + folders.options(group, folders.user_folder())
         prefix = f"+{group}=" if group == "cluster" else f"{group}="
         lines.append(f"  {prefix:<12} {listed(names)}")
+    own = folders.user_folder() or "~/.config/holmes_hpc"
     lines += [
-        f"  your own files: {folders.user_folder()}/cluster/NAME.yaml, or hydra.searchpath=[FOLDER]",
+        f"  your own files: {own}/cluster/NAME.yaml, or hydra.searchpath=[FOLDER]",
         "",
         "options:",
         "  -m           a sweep over all combinations of values with commas, as in parallel=holmes,megatron",

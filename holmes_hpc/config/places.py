@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import os
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from holmes_hpc.paths import at_home
 from holmes_hpc.registry import SOURCES
 
 _PATHS = ("path", "tokenizer", "chat_template")
@@ -33,7 +33,7 @@ def _make_absolute(node: Any, names: tuple[str, ...]) -> None:
         value = node[name]
         if not isinstance(value, str) or not value:
             continue
-        path = Path(value).expanduser().absolute()
+        path = at_home(value).absolute()
         if str(path) != value and not (name == "path" and node.name in SOURCES and not os.path.lexists(path)):
             node[name] = str(path)
 

@@ -15,7 +15,7 @@ from omegaconf import ListConfig
 
 from holmes_hpc import registry
 from holmes_hpc.errors import ConfigurationError, HolmesError
-from holmes_hpc.paths import is_file, unreadable
+from holmes_hpc.paths import at_home, is_file, unreadable
 
 _PLUGIN = "A plug-in calls holmes_hpc.extend (docs/extending.md); name its module or the path of its .py file."
 
@@ -34,7 +34,7 @@ def load_plugins(config: Any) -> None:
             continue
         where = f"plugins.{index}={entry}"
         if entry.endswith(".py"):
-            path = Path(entry).expanduser().absolute()
+            path = at_home(entry, f"plugins.{index}").absolute()
             _load(where, lambda path=path, where=where: _import_file(path, where))  # type: ignore[misc]
             entries[index] = str(path)
         else:

@@ -10,11 +10,11 @@ import dataclasses
 import re
 import typing
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from holmes_hpc.config.describe import item_schema, settings
 from holmes_hpc.config.schema import Root
+from holmes_hpc.paths import at_home
 
 SEARCH_PATH = "hydra.searchpath"
 _OVERRIDE = re.compile(r"([+]{0,2})([A-Za-z_][^=\s]*)=(.*)", re.DOTALL)
@@ -188,8 +188,9 @@ def _home(text: str) -> str:
     items = _split(text.strip()[1:-1]) if text.strip().startswith("[") else None
     if items is None:
         return text
-    at_home = [str(Path(item.strip()).expanduser()) if item.strip().startswith("~") else item for item in items]
-    return f"[{','.join(at_home)}]"
+    whole = [str(at_home(item.strip(), "hydra.searchpath")) if item.strip().startswith("~") else item
+             for item in items]
+    return f"[{','.join(whole)}]"
 
 
 def quoted(text: str) -> str:

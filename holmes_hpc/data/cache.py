@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +20,8 @@ from holmes_hpc.data.text import Recipe, size_of, text_files, tokenise
 from holmes_hpc.data.token_file import SUFFIX, TokenFileWriter, read_token_file
 from holmes_hpc.data.tokens import Tokens, readable
 from holmes_hpc.errors import DataError
-from holmes_hpc.foreign import open_regular
+from holmes_hpc.foreign import ForeignError, open_regular
+from holmes_hpc.foreign import read_text as bounded_text
 from holmes_hpc.runs.private import replace_file
 from holmes_hpc.values.doing import AWAITING_DATA
 from holmes_hpc.words import counted
@@ -31,6 +33,8 @@ _ABANDONED_SECONDS = 24 * 3600
 _CHUNK_BYTES = 1 << 22
 _SPELLED = ".spelled"
 _LOCK_POLL_SECONDS = 0.1
+_DIGEST = re.compile("[0-9a-f]{64}")
+_MOST_RECORD_BYTES, _MOST_NOTES_BYTES = 1 << 10, 1 << 20
 
 
 def read_text(settings: SourceSettings, vocab_size: int, tell: Tell = silent) -> Tokens:
@@ -81,9 +85,8 @@ def _tokens(settings: SourceSettings, files: Sequence[Path], recipe: Recipe, pat
 
 def _notes(path: Path) -> tuple[str, ...]:
     """Return what was said when the tokens at `path` were made."""
-    with suppress(OSError, UnicodeDecodeError):
-        if text := path.with_suffix(_SPELLED).read_text(encoding="utf-8"):
-            return tuple(text.splitlines())
+    with suppress(ForeignError):
+        return tuple(bounded_text(path.with_suffix(_SPELLED), _MOST_NOTES_BYTES).splitlines())
     return ()
 
 
@@ -96,8 +99,8 @@ def _listing(settings: SourceSettings, files: Sequence[Path]) -> str:
 
 def _content(settings: SourceSettings, files: Sequence[Path], record: Path, tell: Tell) -> str:
     """Return a digest of the files' content, which `record` keeps: large data is not read at every start."""
-    with suppress(FileNotFoundError):
-        if known := record.read_text(encoding="ascii"):
+    with suppress(ForeignError):
+        if _DIGEST.fullmatch(known := bounded_text(record, _MOST_RECORD_BYTES)):
             return known
     digest = hashlib.sha256()
     portion = Portion(tell, "reading data", size_of(settings, files), str(settings.path))

@@ -18,7 +18,10 @@ from holmes_hpc.data.text import text_files
 from holmes_hpc.data.token_file import SUFFIX, TokenFileWriter, read_token_file
 from holmes_hpc.data.tokens import readable
 from holmes_hpc.errors import DataError
+from holmes_hpc.foreign import ForeignError, read_text
+from holmes_hpc.runs.private import own_folder, replace_file
 
+_MOST_NOTES_BYTES = 1 << 20
 _PART_BYTES = 64 << 20
 """Files of lines are divided at about so many bytes."""
 
@@ -65,7 +68,8 @@ def make_tokens(output: Path, sources: Sequence[SourceSettings], processes: int,
     """
     folder = parts_folder(output)
     parts = parts_of(sources, folder, part_bytes)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    own_folder(folder)  # its name can be guessed
     try:
         found = _make_all(output, parts, processes, tell)
     except BaseException:
@@ -132,12 +136,12 @@ def _make(part: Part) -> None:
     with TokenFileWriter(part.path, recipe.tokenizer.vocab_size, recipe.tokenizer.identity,
                          counts=recipe.counts) as writer:
         recipe.write(part.settings, part.file, writer, lambda count: None, part.stretch)
-        _said(part).write_text("\n".join(recipe.notes(part.settings)))
+        replace_file(_said(part), "\n".join(recipe.notes(part.settings)))
 
 
 def _notes(part: Part) -> list[str]:
-    with suppress(OSError):
-        return _said(part).read_text().splitlines()
+    with suppress(ForeignError):
+        return read_text(_said(part), _MOST_NOTES_BYTES).splitlines()
     return []
 
 

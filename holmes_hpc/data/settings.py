@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.paths import at_home
 from holmes_hpc.values.packings import BY_KIND
 
 MADE_HERE = ("text", "chat")
@@ -58,7 +59,7 @@ class SourceSettings:
         if not self.path:
             raise ConfigurationError(f"{self.key('name')}={self.kind} reads files, and {self.key('path')} is not set. "
                                      f"Set {self.key('path')}, or use data=python_docs.")
-        return Path(self.path).expanduser()
+        return at_home(self.path, self.key("path"))
 
 
 def sources_of(data: Any) -> list[tuple[SourceSettings, Fraction]]:
@@ -87,5 +88,5 @@ def _settings(data: Any, source: Any, prefix: str) -> SourceSettings:
     shared["packing_unsaid"] = wanted == "auto"
     # Only text has a cache; its default refers to run.folder, which other kinds do not need.
     if source.name in MADE_HERE:
-        shared["cache"] = Path(data.cache).expanduser()
+        shared["cache"] = at_home(data.cache, "data.cache")
     return SourceSettings(prefix, str(source.name), source.path, **shared)

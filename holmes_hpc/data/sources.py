@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy
@@ -24,7 +23,7 @@ from holmes_hpc.data.token_types import capacity
 from holmes_hpc.data.tokenizer import ByteTokenizer
 from holmes_hpc.data.tokens import TokenArray, Tokens, crossing, file_size, read_bytes
 from holmes_hpc.errors import ConfigurationError, DataError, TooFewTokensError
-from holmes_hpc.paths import is_folder, is_there
+from holmes_hpc.paths import at_home, is_folder, is_there
 from holmes_hpc.registry import SOURCES, unknown
 from holmes_hpc.values.packings import INSIDE, WHOLE
 
@@ -193,7 +192,7 @@ def _refuse_tokenizer(settings: SourceSettings) -> None:
     """Refuse a tokenizer for text that is read as bytes, of which a model with that tokenizer would make nothing."""
     if settings.tokenizer is None:
         return
-    place = Path(settings.tokenizer).expanduser()
+    place = at_home(settings.tokenizer, settings.key("tokenizer"))
     if is_folder(place) and not any(is_there(place / name) for name in TOKENIZERS):
         return  # of a published model without one
     raise ConfigurationError(

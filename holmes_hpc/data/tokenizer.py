@@ -10,15 +10,14 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy
 from numpy.typing import NDArray
 
 from holmes_hpc.errors import ConfigurationError, DataError
-from holmes_hpc.foreign import open_regular
-from holmes_hpc.paths import is_folder
+from holmes_hpc.foreign import ForeignError, read_bytes
+from holmes_hpc.paths import at_home, is_folder
 
 TOKENIZER_FILE = "tokenizer.json"
 """A tokenizer's file in the folder of a published model."""
@@ -170,7 +169,7 @@ def load_tokenizer(path: str | None, end_of_document: str | None = None, key: st
             raise ConfigurationError(f"{end_key}={end_of_document} needs {key}: without one a token is a byte, and "
                                      f"none is left to end a document. Set {key}, or leave {end_key} out.")
         return ByteTokenizer()
-    file = Path(path).expanduser()
+    file = at_home(path, key)
     if around is None:
         around = is_folder(file)
     if is_folder(file):
@@ -180,10 +179,10 @@ def load_tokenizer(path: str | None, end_of_document: str | None = None, key: st
                             f"model there, or set {key} to a tokenizer file that every node can read; by default it "
                             "is that of model.from_pretrained.")
     try:
-        with open_regular(file) as stream:
-            content = stream.read()
-    except OSError as error:
-        raise DataError(f"{key}={path} cannot be read: {error.strerror or error}. Set {key} to a tokenizer file "
+        content = read_bytes(file)
+    except ForeignError as error:
+        why = str(error).removeprefix(str(file)).removeprefix(" cannot be read").removeprefix(":").strip()
+        raise DataError(f"{key}={path} cannot be read: {why}. Set {key} to a tokenizer file "
                         "(tokenizer.json) that every node can read.") from error
     try:
         package = importlib.import_module("tokenizers")

@@ -11,7 +11,7 @@ from holmes_hpc.data.tokenizer import load_tokenizer
 from holmes_hpc.errors import HolmesError
 from holmes_hpc.families.folder import CONFIGURATION, TEXTS
 from holmes_hpc.foreign import ForeignError, read_yaml
-from holmes_hpc.paths import is_file, is_folder
+from holmes_hpc.paths import at_home, is_file, is_folder
 
 _TOKENIZER = "tokenizer.json"
 
@@ -45,7 +45,7 @@ def texts_of(run: Path, kept: Path) -> Texts:
     if name is None:
         return Texts(files, {} if came else _numbers(None, None), "the run has none")
     numbers = {} if came else _numbers(name, named_in(data, "end_of_document"))
-    place = Path(name).expanduser()
+    place = at_home(name)
     found = {each: place / each for each in TEXTS if each not in (CONFIGURATION, "generation_config.json")
              and is_file(place / each)} if is_folder(place) else {_TOKENIZER: place} if is_file(place) else {}
     if not found:

@@ -23,7 +23,7 @@ from holmes_hpc.families.checking import check_weights
 from holmes_hpc.foreign import read_yaml
 from holmes_hpc.model import StageModule, TensorShare, build_stage
 from holmes_hpc.model.pretrained import PretrainedWeights
-from holmes_hpc.paths import is_file, is_folder
+from holmes_hpc.paths import at_home, is_file, is_folder
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.runs.find import find_run, refuse_two
 
@@ -61,7 +61,7 @@ def find_origin_of_model(text: str, base: Path, step: int | None = None) -> Orig
 
     `step` is that of a checkpoint; default: the newest. Raises ConfigurationError where there is none.
     """
-    path = Path(text).expanduser()
+    path = at_home(text)
     if is_file(path / "config.json") and not is_file(path / "config.yaml"):
         refuse_two(text, base)
         if step is not None:

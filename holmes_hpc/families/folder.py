@@ -16,6 +16,7 @@ from typing import Any
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.families.reading import NotKnownError, sample_length, settings_of
 from holmes_hpc.foreign import ForeignError, read_json
+from holmes_hpc.paths import at_home
 
 FOLDER_KEY = "model.from_pretrained"
 CONFIGURATION = "config.json"
@@ -40,7 +41,7 @@ class ModelFolder:
     """A folder that `model.from_pretrained` names. Nothing is read before it is asked for."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).expanduser().absolute()
+        self.path = at_home(path, FOLDER_KEY).absolute()
 
     def wrong(self, fact: str, remedy: str = "") -> ConfigurationError:
         """Return the error to raise where the folder is not as it must be; names in its files may hold any character.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from holmes_hpc.errors import ConfigurationError
-from holmes_hpc.paths import is_listed, is_there
+from holmes_hpc.paths import at_home, is_listed, is_there
 from holmes_hpc.runs.files import read_json
 from holmes_hpc.runs.folder import RunFolder
 
@@ -42,7 +42,7 @@ def find_run(text: str, base: Path) -> RunFolder:
 
 def refuse_two(text: str, base: Path) -> None:
     """Raise ConfigurationError where `text` is a folder here and a run below `base` too, and so could mean either."""
-    here = Path(text).expanduser()
+    here = at_home(text)
     if "/" in text or not is_listed(here) or here.resolve() == (base / text).resolve():
         return
     runs = _in_folder((base / text).resolve()) if is_listed(base / text) else []
@@ -53,7 +53,7 @@ def refuse_two(text: str, base: Path) -> None:
 
 
 def _named(text: str, base: Path) -> list[RunFolder]:
-    for path in (Path(text).expanduser(), base / text):
+    for path in (at_home(text), base / text):
         if is_listed(path) and (runs := _in_folder(path.resolve())):
             return runs  # a folder without any, such as of data, hides no run of its name
     linked = sorted(base.glob(f"*/slurm-{text}")) if text.replace("_", "").isdigit() else []

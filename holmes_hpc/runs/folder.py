@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holmes_hpc.errors import ConfigurationError, HolmesError
-from holmes_hpc.paths import is_folder, is_there
+from holmes_hpc.paths import at_home, is_folder, is_there
 from holmes_hpc.runs.files import storage_error, write_json_atomic, write_text_atomic
 from holmes_hpc.runs.metrics import MetricsWriter
 from holmes_hpc.runs.place import check_name, missing_folders
@@ -40,12 +40,13 @@ class RunFolder:
         RunFailedError where the disk is full; then nothing that was made stays.
         """
         check_name(name)
-        parent = Path(base).expanduser().absolute() / name
+        parent = at_home(base, "run.folder").absolute() / name
         made: list[Path] = []
         path = None
         try:
             made = missing_folders(parent)
-            parent.mkdir(parents=True, exist_ok=True)
+            for each in reversed(made):
+                each.mkdir(0o775, exist_ok=True)  # others could put another run in a run's place
             folder = cls(path := _make_unique(parent))
             for file, text in (files or {}).items():
                 folder.write_text(folder.path / file, text)
@@ -63,7 +64,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """Return the run folder at `path`; raises ConfigurationError where there is none or it may not be searched."""
-        folder = cls(Path(path).expanduser().absolute())
+        folder = cls(at_home(path).absolute())
         if not is_folder(folder.path):
             raise ConfigurationError(f"{folder.path} is no run folder: it does not exist; name a folder "
                                      f"such as runs/mixed/{new_run_id()}")

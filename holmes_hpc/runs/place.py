@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from holmes_hpc.errors import ConfigurationError
-from holmes_hpc.paths import MOST_NAME_BYTES, try_to_write
+from holmes_hpc.paths import MOST_NAME_BYTES, at_home, try_to_write
 from holmes_hpc.runs.files import storage_error
 
 _TRIAL_BYTES = 65536
@@ -30,7 +30,7 @@ def check_place(base: Path, name: str) -> None:
     Raises ConfigurationError.
     """
     check_name(name)
-    wanted = Path(base).expanduser().absolute() / name
+    wanted = at_home(base, "run.folder").absolute() / name
     try:
         try_to_write(wanted, _TRIAL_BYTES)
     except OSError as error:
@@ -38,12 +38,15 @@ def check_place(base: Path, name: str) -> None:
 
 
 def check_umask(*, group_readable: bool) -> None:
-    """Raise ConfigurationError where results are to be open to the group and this process makes its files closed."""
+    """Raise ConfigurationError where results are to be open to the group, and files are made that it cannot read, or
+    could write.
+    """
     found = re.search(r"^Umask:\s*([0-7]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
     mask = int(found[1], 8) if found else 0
-    if group_readable and mask & 0o050:
+    if group_readable and (mask & 0o050 or not mask & 0o020):
+        can = "cannot read" if mask & 0o050 else "can write"
         raise ConfigurationError(f"run.group_readable=true: the umask of this shell, {mask:03o}, makes files that the "
-                                 "group cannot read; type `umask 027` first, or set run.group_readable=false")
+                                 f"group {can}; type `umask 027` first, or set run.group_readable=false")
 
 
 def missing_folders(path: Path) -> list[Path]:

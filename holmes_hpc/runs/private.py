@@ -23,10 +23,11 @@ class ExposedError(ConfigurationError):
     """A file or folder that should be the user's alone is open to others."""
 
 
-def create_file(path: Path, mode: int = 0o666) -> int:
+def create_file(path: Path, mode: int = 0o664) -> int:
     """Make a new file and return its descriptor for writing; it is never one that was there, nor a link's target.
 
-    `mode` is lessened by the umask, but for PRIVATE_MODE, which holds as it is. Raises OSError.
+    `mode` is lessened by the umask, but for PRIVATE_MODE, which holds as it is; without one others may not write it,
+    whatever the umask. Raises OSError.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     if mode == PRIVATE_MODE:
@@ -34,20 +35,48 @@ def create_file(path: Path, mode: int = 0o666) -> int:
     return descriptor
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Write `text` in place of `path`: readers see the old file or the new one, whole, and a link is not followed.
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Write `content` in place of `path`: readers see the old file or the new one, whole, and a link is not followed.
 
     One of PRIVATE_NAMES is for the user alone, whatever the umask. Raises OSError.
     """
     temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(8)}")
     try:
-        mode = PRIVATE_MODE if path.name in PRIVATE_NAMES else 0o666
-        with os.fdopen(create_file(temporary, mode), "w", encoding="utf-8") as file:
-            file.write(text)
+        mode = PRIVATE_MODE if path.name in PRIVATE_NAMES else 0o664
+        with os.fdopen(create_file(temporary, mode), "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def put_file(path: Path, content: str | bytes) -> None:
+    """Write `content` where a user wants it: what is there and no file, such as /dev/stdout, is written to.
+
+    Anything else is replaced as by `replace_file`. Raises OSError.
+    """
+    if path.exists() and not path.is_file():
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    else:
+        replace_file(path, content)
+
+
+def own_folder(path: Path) -> None:
+    """Make a folder for the user alone, or take the one that is there, where nobody else may write it.
+
+    Raises OSError, ExposedError for another one: who knows its name could have put it there.
+    """
+    try:
+        path.mkdir(0o700)
+    except FileExistsError:
+        status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode):
+            raise
+        if status.st_uid != os.geteuid() or may_be_written_by_others(status):
+            raise ExposedError(f"{path} is there already, and others may write it (mode "
+                               f"{stat.S_IMODE(status.st_mode):o}, user {_user(status.st_uid)}), who could have put "
+                               "their own files there; remove it, or write to a folder of your own") from None
 
 
 def make_secret(path: Path) -> bytes:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holmes_hpc.errors import HolmesError
+from holmes_hpc.paths import at_home
 from holmes_hpc.redaction import redact
 from holmes_hpc.runs.files import read_json, write_json_atomic
 from holmes_hpc.runs.folder import RunFolder
@@ -92,7 +93,7 @@ def heal(base: Path, clear: Callable[[RunFolder], str] | None = None) -> list[Ru
     be read or written.
     """
     healed = []
-    for job_path in _jobs_below(Path(base).expanduser()):
+    for job_path in _jobs_below(at_home(base)):
         folder = RunFolder(job_path.parent)
         job = read_json(job_path)
         if folder.result_path.exists() or not isinstance(job, dict) or job.get("job_id") is not None:

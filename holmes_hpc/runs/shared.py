@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from holmes_hpc.paths import at_home
+
 _OF_THIS_MACHINE = ("tmpfs", "ramfs", "devtmpfs", "proc", "sysfs")
 
 
@@ -16,7 +18,7 @@ def memory_file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> 
         lines = [line.split() for line in mounts.read_text(errors="replace").splitlines()]
     except OSError:
         return None
-    place = path.expanduser().absolute().resolve()
+    place = at_home(path).absolute().resolve()
     found = [(len(Path(where).parts), kind) for _, where, kind, *_ in lines if place.is_relative_to(where)]
     # The last mount of the longest path holds it.
     kind = max(enumerate(found), key=lambda item: (item[1][0], item[0]))[1][1] if found else ""

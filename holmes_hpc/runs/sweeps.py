@@ -16,6 +16,7 @@ from holmes_hpc.config.kept import read_kept
 from holmes_hpc.config.places import text_to_keep
 from holmes_hpc.errors import ConfigurationError, LaunchImpossibleError
 from holmes_hpc.foreign import read_object, whole_number
+from holmes_hpc.paths import at_home
 from holmes_hpc.quoting import for_shell
 from holmes_hpc.runs.files import storage_error, write_json_atomic, write_text_atomic
 from holmes_hpc.runs.find import SWEEP_FILE, is_run_path
@@ -148,7 +149,7 @@ def sweep_of(folder: RunFolder) -> Sweep | None:
 
 def sweep_named(name: str, base: Path) -> Sweep | None:
     """Return the sweep in the folder `name`, or in that folder below `base`; None where neither holds one."""
-    return next((sweep for place in (Path(name).expanduser(), base / name, base / "sweeps" / name)
+    return next((sweep for place in (at_home(name), base / name, base / "sweeps" / name)
                  if (sweep := Sweep.read(place.absolute()))), None)
 
 

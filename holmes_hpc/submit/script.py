@@ -13,6 +13,7 @@ import jinja2
 
 from holmes_hpc import __version__
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.paths import at_home
 from holmes_hpc.quoting import for_shell, for_srun
 from holmes_hpc.resources import folder as resource_folder
 from holmes_hpc.runs import RunFolder
@@ -135,7 +136,7 @@ def render_script(request: JobRequest) -> str:
     template that is missing or asks for an unknown value.
     """
     launch = request.launch
-    searched = [str(Path(launch.templates).expanduser())] if launch.templates else []
+    searched = [str(at_home(launch.templates, "launch.templates"))] if launch.templates else []
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([*searched, str(resource_folder("sbatch_templates"))]),
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,

@@ -12,5 +12,5 @@ class UserFolderSearchPath(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Append the folder to Hydra's search path."""
         folder = user_folder()
-        if folder.is_dir():
+        if folder is not None and folder.is_dir():
             search_path.append(provider="holmes_hpc", path=f"file://{folder}")

@@ -11,6 +11,7 @@ from typing import Any
 from holmes_hpc.data.settings import SourceSettings
 from holmes_hpc.errors import ConfigurationError, DataError
 from holmes_hpc.foreign import ForeignError, read_text
+from holmes_hpc.paths import at_home
 
 _CONFIG, _OWN_FILE = "tokenizer_config.json", "chat_template.jinja"
 _TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -32,11 +33,13 @@ def find_template(settings: SourceSettings) -> ChatTemplate:
     There it is the file chat_template.jinja, or in tokenizer_config.json. Raises ConfigurationError where there is
     none, DataError for files that cannot be read.
     """
-    place = Path(settings.tokenizer or "").expanduser()
+    place = at_home(settings.tokenizer or "", settings.key("tokenizer"))
     folder = place if place.is_dir() else place.parent
     config = _config(folder / _CONFIG, settings)
     variables = {name: _spelling(config.get(name)) for name in _TOKENS}
-    own = Path(settings.chat_template).expanduser() if settings.chat_template else folder / _OWN_FILE
+    own = folder / _OWN_FILE
+    if settings.chat_template:
+        own = at_home(settings.chat_template, settings.key("chat_template"))
     if settings.chat_template or own.is_file():
         return ChatTemplate(_read(own, settings), variables, str(own))
     template = config.get("chat_template")

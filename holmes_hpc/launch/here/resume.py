@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 from holmes_hpc.architecture import Architecture
@@ -13,7 +12,7 @@ from holmes_hpc.checkpoint.naming import candidates, looking_again
 from holmes_hpc.checkpoint.refusals import Refusals
 from holmes_hpc.config.describe import near
 from holmes_hpc.errors import CheckpointError, ConfigurationError
-from holmes_hpc.paths import unreadable
+from holmes_hpc.paths import at_home, unreadable
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.runs.find import find_runs
 from holmes_hpc.runs.private import exposed
@@ -34,12 +33,12 @@ def resolve_resume(config: Any) -> str:
         return wanted
     if not wanted.strip():
         raise ConfigurationError("train.resume is empty; set it to auto, never, a run folder or a checkpoint.")
-    path = Path(wanted).expanduser().absolute()
+    path = at_home(wanted, "train.resume").absolute()
     try:
         found = candidates(path)
     except OSError as error:
         raise unreadable(error, setting=f"train.resume={wanted}") from error
-    if not found and (run := _run_named(wanted, Path(config.run.folder).expanduser())) is not None:
+    if not found and (run := _run_named(wanted, at_home(config.run.folder, "run.folder"))) is not None:
         path = run.path
         found = candidates(path)
         LOG.info("train.resume=%s: %s", wanted, path)

@@ -24,6 +24,7 @@ from holmes_hpc.launch.pretrained import keep_texts
 from holmes_hpc.launch.rank.leaving import leave_process
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
 from holmes_hpc.launch.slurm.rank import be_rank
+from holmes_hpc.paths import at_home
 from holmes_hpc.quoting import for_shell
 from holmes_hpc.redaction import redact
 from holmes_hpc.runs import NewSteps, Notes, RunFolder, write_job, write_result
@@ -167,7 +168,7 @@ def run_as_rank(config: Any, cluster: ClusterDescription) -> NoReturn:
 
 def _shared_folder(config: Any, cluster: ClusterDescription, layout: StepLayout) -> RunFolder:
     """Return the run folder that rank 0 made; all ranks composed the same configuration."""
-    base, name = Path(config.run.folder).expanduser().absolute(), str(config.run.name or config.cluster.name)
+    base, name = at_home(config.run.folder, "run.folder").absolute(), str(config.run.name or config.cluster.name)
     announcement = _announcement(base / name, layout.name)
     if layout.rank == 0:
         return _announce(config, cluster, layout, base, name)

@@ -25,6 +25,7 @@ from holmes_hpc.planner.megatron_export.scripts import (
 )
 from holmes_hpc.planner.strategies.shapes import divisors
 from holmes_hpc.planner.telling.restore import restore
+from holmes_hpc.runs.private import replace_file
 from holmes_hpc.values import Plan, Prediction
 from holmes_hpc.values.strategy_kinds import AUTO, STRATEGY_KINDS, strategy_kind
 from holmes_hpc.words import counted, seconds_words
@@ -52,7 +53,7 @@ class Export:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name, content in self.files.items():
-                (folder / name).write_text(content, encoding="utf-8")
+                replace_file(folder / name, content)
         except OSError as error:
             raise ConfigurationError(f"output_folder={folder}: cannot be written: {error.strerror or error}; name "
                                      "another folder.") from None
