@@ -18,7 +18,7 @@ from analysis.damages import damages, possible
 from analysis.shapes import shaped
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.foreign import ForeignError, parse_object, read_json, read_yaml, whole_number
-from holmes_hpc.paths import is_listed, unreadable
+from holmes_hpc.paths import at_home, is_listed, unreadable
 from holmes_hpc.quoting import one_line
 from holmes_hpc.runs import find
 from holmes_hpc.runs.find import SWEEP_FILE
@@ -114,7 +114,7 @@ def named_runs(texts: Sequence[str], base: Path) -> list[Path]:
     """
     folders: dict[Path, None] = {}
     for text in texts:
-        path = Path(text).expanduser()
+        path = at_home(text)
         here = _runs_below(path.resolve()) if is_listed(path) else []
         folders.update(dict.fromkeys(here or _of_name(text, base)))
     return list(folders)
@@ -124,8 +124,8 @@ def _of_name(text: str, base: Path) -> list[Path]:
     try:
         return [run.path.absolute() for run in find.find_runs([text], base)]
     except ConfigurationError:
-        if is_listed(Path(text).expanduser()):
-            return find_runs(Path(text).expanduser())  # says what was looked for in it
+        if is_listed(at_home(text)):
+            return find_runs(at_home(text))  # says what was looked for in it
         raise
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from holmes_hpc.config.folders import default_runs_folder
 from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.foreign import ForeignError, read_text
-from holmes_hpc.paths import is_folder, is_there
+from holmes_hpc.paths import at_home, is_folder, is_there
 from holmes_hpc.planner.telling.compare import Compared, render_comparison
 from holmes_hpc.program import report, run_program
 from holmes_hpc.runs.find import find_run
@@ -46,7 +46,7 @@ def read(text: str, base: Path) -> Compared:
 
     Raises ConfigurationError for what is neither.
     """
-    file, folder = Path(text).expanduser(), None
+    file, folder = at_home(text), None
     if not is_there(file) or is_folder(file):
         folder = _run(text, base)
         file = folder.plan_path

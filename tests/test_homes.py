@@ -21,7 +21,9 @@ from tests.runs_for_tests import ROOT
 
 ABSENT = "~nobody-of-this-name/x"
 COMMANDS = [
-    *([verb, ABSENT] for verb in ("jobs", "logs", "cancel", "calibrate", "trace", "evaluate")),
+    *([verb, ABSENT] for verb in ("jobs", "logs", "cancel", "calibrate", "trace", "evaluate", "report",
+                                 "throughput")),
+    ["compare", ABSENT, ABSENT],
     ["sample", ABSENT, "words"], ["sweep", ABSENT, "--resume"], ["export", ABSENT, "--to", "x"],
     ["tokenize", "out", ABSENT], ["tokenize", "out", "text", "--tokenizer", ABSENT],
     *(["plan", "+cluster=laptop", override] for override in (
