@@ -237,6 +237,7 @@ def test_ranks_of_a_node_are_consecutive(tmp_path: Path) -> None:
 
 def test_a19_device_is_number_zero_where_one_is_visible() -> None:
     assert [device_index(5, 1, 8), device_index(5, 8, 8), device_index(0, 1, 1), device_index(1, 4, 2)] == [0, 5, 0, 1]
+    assert [device_index(rank, 2, 4, shared=True) for rank in range(4)] == [0, 1, 0, 1]
     for local_rank, visible, tasks in ((3, 2, 4), (0, 0, 1), (1, 2, 4)):
         with pytest.raises(ConfigurationError, match="gpus_per_node"):
             device_index(local_rank, visible, tasks)

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from holmes_hpc.cluster import read_cluster
+from holmes_hpc.cluster.nccl import may_share_gpus
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError, NetworkError
 from holmes_hpc.foreign import read_json
@@ -125,6 +126,16 @@ def test_nccl_is_refused_or_not_chosen_where_it_cannot_work(mode: str, nodes: in
         return
     with pytest.raises(ConfigurationError, match=f"launch.backend=nccl.*{why}.*launch.backend=gloo or auto"):
         backend_here("nccl", mode, cluster, gpus)
+
+
+def test_nccl_may_be_told_that_ranks_share_a_gpu() -> None:
+    cluster = read_cluster(compose(["+cluster=laptop"]).cluster)
+    assert backend_here("nccl", "local", cluster, 1, shared=True) == NCCL
+    for gpus, shared in ((0, True), (1, False)):
+        with pytest.raises(ConfigurationError, match="a GPU for each rank"):
+            backend_here("nccl", "local", cluster, gpus, shared=shared)
+    assert [may_share_gpus({"NCCL_MULTI_RANK_GPU_ENABLE": text}) for text in ("1", "0", "")] == [True, False, False]
+    assert not may_share_gpus({})
 
 
 def test_a_local_run_of_ranks_described_as_cpus_leaves_the_gpus_alone() -> None:

@@ -102,14 +102,26 @@ def _check_queues(environment: Mapping[str, str]) -> None:
         )
 
 
-def device_index(local_rank: int, visible: int, tasks: int) -> int:
+_SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
+
+
+def may_share_gpus(environment: Mapping[str, str]) -> bool:
+    """Say whether NCCL was told to let ranks share a GPU, which releases from 2.30 on can, for trials."""
+    return environment.get(_SHARING, "0").strip() not in ("", "0")
+
+
+def device_index(local_rank: int, visible: int, tasks: int, *, shared: bool = False) -> int:
     """Return the GPU of a rank: of those that it sees (`visible`), by its number among the `tasks` of its node.
+
+    Where ranks may share one (`shared`), they take turns.
 
     Where Slurm shows each task its own GPU alone (`--gpus-per-task`, `--gpu-bind`), that one is number 0 whatever the
     rank's number. Raises ConfigurationError where there are fewer GPUs than ranks.
     """
     if visible == 1 and tasks >= 1:
         return 0
+    if shared and visible:
+        return local_rank % visible
     if visible < tasks or local_rank >= visible:
         raise ConfigurationError(
             f"local rank {local_rank} of {tasks} on this node sees {visible} GPUs; ask Slurm for {tasks} on each node "

@@ -152,13 +152,15 @@ def connect(
     gloo_threads: int = 2,
     device: torch.device | None = None,
     activity: Activity | None = None,
+    shares_devices: bool = False,
 ) -> Communicator:
     """Build and warm up every group of the plan; all ranks call it with the same plan.
 
     Every rank walks the groups in the plan's order, so that no two ranks wait for each other. Timeouts are in
     seconds: the first holds until a group has proved to work, the second afterwards. `progress(done, total,
     text)` is called before the first group and after each one. `device` is the rank's GPU, for
-    backends that need one. `activity` is what the rank does, to go on with.
+    backends that need one; ranks may have the same where it `shares_devices`. `activity` is what the rank does,
+    to go on with.
 
     Raises NetworkError that names the group which cannot connect, ConfigurationError for an unknown backend.
     """
@@ -182,7 +184,7 @@ def connect(
         world = gloo.start_world(store, rank, world_size, plan.groups[0].network, start)
         dist.all_reduce(torch.zeros(1), group=world)
         gloo.set_timeout(world, train)
-        if (name := maker.device_name()) is not None:
+        if not shares_devices and (name := maker.device_name()) is not None:
             check_devices(plan, rank, name, world)
     communicator = Communicator(plan, rank, world, maker, train, activity)
     done = 1

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, read_cluster
+from holmes_hpc.cluster.nccl import may_share_gpus
 from holmes_hpc.config.places import text_to_keep
 from holmes_hpc.data.before import check_data_files
 from holmes_hpc.errors import ConfigurationError
@@ -72,8 +73,8 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
     if here:
         check_descriptors()
         check_played(cluster)
-    library = (backend_here(str(config.launch.backend), decision.mode, cluster, read_node("here").gpus) if here
-               else None)
+    library = (backend_here(str(config.launch.backend), decision.mode, cluster, read_node("here").gpus,
+                            shared=may_share_gpus(os.environ)) if here else None)
     with search_progress(sys.stderr) as progress:
         chosen = (plan_for_job(config, cluster, progress) if decision.mode in ("slurm", "srun")
                   else plan(config, decision.mode, cluster, progress))

@@ -28,18 +28,19 @@ def decide_backend(wanted: str, nodes: Sequence[tuple[Node, NodeReport]]) -> Bac
     return _preferred(has_gpus=described and any(report.gpus for _, report in nodes))
 
 
-def backend_here(wanted: str, mode: str, cluster: ClusterDescription, gpus: int) -> BackendKind | None:
+def backend_here(wanted: str, mode: str, cluster: ClusterDescription, gpus: int, *, shared: bool = False
+                 ) -> BackendKind | None:
     """Return the backend of an emulated or local run on this machine's `gpus`; None: the first that torch has here.
 
     `auto` is none for GPUs where the cluster file says that ranks compute on CPUs. Raises ConfigurationError where the
     asked one cannot work: emulated ranks compute on the CPU. Local ones may use this machine's GPUs: such a backend
-    wants one for each rank, and each node of a cluster counts its GPUs from 0.
+    wants one for each rank, unless ranks may share them (`shared`), and each node of a cluster counts its GPUs from 0.
     """
     asked = None if wanted == AUTO else BACKEND_KINDS[wanted]
     title = (asked or preferred_backends()[0]).title
     if mode == "emulated":
         why = f"the ranks of an emulated run compute on this machine's CPU, and {title} is for GPUs"
-    elif gpus < cluster.world_size or len(cluster.nodes) > 1:
+    elif gpus < (1 if shared else cluster.world_size) or len(cluster.nodes) > 1:
         why = (f"{title} needs a GPU for each rank, in a local run on one node; this machine has "
                f"{counted(gpus, 'GPU')}, and the cluster {counted(cluster.world_size, 'rank')} on "
                f"{counted(len(cluster.nodes), 'node')}")

@@ -117,6 +117,7 @@ def _meet(settings: RankSettings, dataset: Dataset, activity: Activity, progress
         progress=progress,
         gloo_threads=config.launch.gloo_threads,
         activity=activity,
+        shares_devices=settings.shares_gpus,
     )
     communicator.barrier()
     if settings.job_id is not None:
@@ -144,7 +145,7 @@ def _device(settings: RankSettings, say: Say) -> torch.device:
     """Return this rank's GPU, which torch uses from now on. Raises ConfigurationError where there are too few."""
     place = settings.plan.ranks[settings.rank]
     tasks = sum(other.node == place.node for other in settings.plan.ranks)
-    index = device_index(place.local_rank, torch.cuda.device_count(), tasks)
+    index = device_index(place.local_rank, torch.cuda.device_count(), tasks, shared=settings.shares_gpus)
     torch.cuda.set_device(index)
     device = torch.device("cuda", index)
     if settings.config.launch.bind_cpus and (address := bus_address(device)):

@@ -20,11 +20,12 @@ class RankSettings:
 
     `cluster` is that of `config`, read once. `interfaces` gives this node's interface of each network; `host` is an
     address of rank 0's node that every node reaches; `counts_bytes` marks the rank that reports its node's byte
-    counters; `peak_tflops` is what the rank's device can do. `rendezvous_path` is where rank 0 publishes its address,
-    in a file that no earlier start can have left; `secret` is what ranks prove to each other that they are of this run,
-    None where rank 0 makes it and leaves it in a file beside the address; `stop_requested` says whether this rank was
-    told to save and stop. `job_id` is that of a Slurm job, whose rank 0 writes job.json, and `restarts` how often it
-    was requeued. `backend` is the communication library, None where the rank is to look for GPUs itself.
+    counters; `peak_tflops` is what the rank's device can do. `rendezvous_path` is where rank 0 publishes its
+    address, in a file that no earlier start can have left; `secret` is what ranks prove to each other that they are
+    of this run, None where rank 0 makes it and leaves it in a file beside the address; `stop_requested` says
+    whether this rank was told to save and stop. `shares_gpus`: several ranks may have one. `job_id` is that of a
+    Slurm job, whose rank 0 writes job.json, and `restarts` how often it was requeued. `backend` is the
+    communication library, None where the rank is to look for GPUs itself.
     """
 
     rank: int
@@ -45,6 +46,7 @@ class RankSettings:
     job_id: str | None = None
     restarts: int = 0
     backend: str | None = None
+    shares_gpus: bool = False
     tell: Callable[[Mapping[str, Any]], None] = lambda report: None
     spare: Spare = field(default_factory=Spare, repr=False)
 
