@@ -7,7 +7,10 @@ from collections import Counter
 
 import pytest
 
+from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.planner import plan
+from holmes_hpc.planner.telling.restore import restore
 from tests.plans_for_tests import CASES, MIXED, inner_and_outer, make, sums_parts
 
 
@@ -178,3 +181,18 @@ def test_micro_batches_leave_four_for_each_pipeline() -> None:
         assert made.micro_batch_size & (made.micro_batch_size - 1) == 0
     tiny = make(MIXED, "parallel=holmes", "parallel.pipeline=2", "train.global_batch_size=8")
     assert tiny.micro_batch_size == 1
+
+
+@pytest.mark.parametrize(("gpus", "words", "machine"), [
+    (2, (), "described"), (2, ("launch.backend=nccl",), "described"), (1, (), "local"), (0, (), "local"),
+    (2, ("launch.backend=gloo",), "local"), (2, ("cluster.gpu=cpu",), "local"), (4, ("cluster.nodes=2",), "local")])
+def test_a_local_run_on_gpus_is_priced_as_described(monkeypatch: pytest.MonkeyPatch, gpus: int, words: tuple[str, ...],
+                                                    machine: str) -> None:
+    monkeypatch.setattr("holmes_hpc.planner.making.count_gpus", lambda: gpus)
+    config = compose(["+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=2", "cluster.gpu=h200",
+                      "launch.mode=local", *words])
+    made = plan(config)
+    assert made.predicted.machine == machine
+    monkeypatch.setattr("holmes_hpc.planner.making.count_gpus", lambda: 0)  # it is looked at elsewhere
+    task, _ = restore(config, made)
+    assert (task.machine.gpu(task.cluster.nodes[0]).name == "h200") == (machine == "described")

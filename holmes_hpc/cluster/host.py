@@ -110,6 +110,17 @@ def host_cores() -> int:
         return cores
 
 
+def count_gpus(root: Path = Path("/")) -> int:
+    """Count the GPUs that the drivers list: NVIDIA's, and AMD's, among whose nodes CPUs have the id 0.
+
+    `root` stands for another machine's files.
+    """
+    folder = root / "proc/driver/nvidia/gpus"
+    if folder.is_dir():
+        return sum(1 for _ in folder.iterdir())
+    return sum((_number(path) or 0) > 0 for path in (root / "sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id"))
+
+
 def _number(path: Path) -> int | None:
     """Return the number in a file; None where the file is missing or says `max`."""
     try:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from holmes_hpc.cluster import ClusterDescription
-from holmes_hpc.cluster.host import speed_words
+from holmes_hpc.cluster import ClusterDescription, read_cluster
+from holmes_hpc.cluster.host import count_gpus, speed_words
 from holmes_hpc.cluster.measured import links_in_words
 from holmes_hpc.cluster.profiled import units_of
+from holmes_hpc.planner.cost.cpu import CPU
 from holmes_hpc.planner.cost.network import Resource
 from holmes_hpc.planner.search.candidate import Candidate
 from holmes_hpc.planner.search.fewer_nodes import faster_on_fewer, left_out
@@ -22,6 +23,7 @@ from holmes_hpc.planner.telling.decision import decide
 from holmes_hpc.planner.telling.slow_links import limiting_link
 from holmes_hpc.schedule.building import schedule_digest, slow_hops
 from holmes_hpc.values import NetworkBytes, Plan, RankPlace, Rejected
+from holmes_hpc.values.backend_kinds import BACKEND_KINDS
 from holmes_hpc.words import counted, seconds_words
 
 _RARE = (200_000, 50, 100)
@@ -33,16 +35,26 @@ def plan(config: Any, mode: str | None = None, cluster: ClusterDescription | Non
     """Return the plan for a composed configuration.
 
     `mode` is where the run will go (default: `config.launch.mode`): `emulated` and `local` price this machine,
-    unless its compute is timed by the cost model, and `auto` and `slurm` the cluster as described. `cluster` stands for
-    `config.cluster` where that was read before, or its nodes are known better: their order, or a NIC that failed.
+    unless its compute is timed by the cost model or a local run has a GPU here for each rank, and `auto` and `slurm`
+    the cluster as described. `cluster` stands for `config.cluster` where that was read before, or its nodes are known
+    better: their order, or a NIC that failed.
     `progress` is told in words what a long search is at.
     Raises ConfigurationError for settings that contradict one another, PlanRefusedError when no plan exists.
     """
-    task = task_of(config, mode, cluster)
+    cluster = cluster or read_cluster(config.cluster)
+    task = task_of(config, _priced_mode(config, mode, cluster), cluster)
     with _rare_collections():
         made = assemble(task, *find_best(task, progress))
         fewer = faster_on_fewer(task, made.predicted.step_seconds)
         return made if fewer is None else dataclasses.replace(made, notes=(*made.notes, _on_fewer(task, made, fewer)))
+
+
+def _priced_mode(config: Any, mode: str | None, cluster: ClusterDescription) -> str:
+    """Return the mode, but for a local run whose ranks compute on this machine's GPUs one that prices those."""
+    mode, backend = mode or str(config.launch.mode), BACKEND_KINDS.get(str(config.launch.backend))
+    on_gpus = ((backend is None or backend.needs_gpus) and len(cluster.nodes) == 1 and cluster.nodes[0].gpu != CPU
+               and count_gpus() >= cluster.world_size)
+    return "slurm" if mode == "local" and on_gpus else mode
 
 
 def find_best(task: Task, progress: Progress | None = None) -> tuple[Candidate, tuple[Rejected, ...]]:

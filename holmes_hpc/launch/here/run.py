@@ -81,7 +81,7 @@ def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFo
 
 def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFolder,
                    network: EmulatedNetwork | None) -> list[RankSettings]:
-    machine = Machine.emulated(cluster)
+    machine = Machine.emulated(cluster) if plan.predicted.is_here else Machine.described(cluster)
     mode = "local" if network is None else "emulated"
     backend = backend_here(str(config.launch.backend), mode, cluster, read_node("here").gpus,
                            shared=may_share_gpus(os.environ))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holmes_hpc.cluster.host import count_gpus
 from holmes_hpc.cluster.link_state import address_of
 
 
@@ -67,7 +68,7 @@ def read_node(name: str, root: Path = Path("/"), address: Callable[[str], str | 
     up = [path for path in found if _read(path / "operstate") in ("up", "unknown")]
     speeds = {path.name: int(_read(path / "speed") or 0) / 1000 for path in up
               if _read(path / "speed").isdigit()}  # -1, or no answer at all, where there is none
-    return NodeReport(name, {path.name: address(path.name) for path in up}, tuple(_ports(root)), _gpus(root),
+    return NodeReport(name, {path.name: address(path.name) for path in up}, tuple(_ports(root)), count_gpus(root),
                       tuple(path.name for path in found if path not in up), speeds)
 
 
@@ -82,14 +83,6 @@ def _ports(root: Path) -> list[Port]:
             ports.append(Port(adapter.name, int(port.name), _read(port / "link_layer"), state,
                               float(rate[0]) if rate else 0.0))
     return ports
-
-
-def _gpus(root: Path) -> int:
-    """Count the GPUs that the drivers list: NVIDIA's, and AMD's, among whose nodes CPUs have the id 0."""
-    folder = root / "proc/driver/nvidia/gpus"
-    if folder.is_dir():
-        return sum(1 for _ in folder.iterdir())
-    return sum(_read(path) not in ("", "0") for path in (root / "sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id"))
 
 
 def _read(path: Path) -> str:

@@ -19,10 +19,11 @@ def restore(config: Any, plan: Plan, mode: str | None = None, cluster: ClusterDe
             ) -> tuple[Task, Layout]:
     """Return the task and the layout of a plan that was made for a configuration.
 
-    `mode` and `cluster` are as in `planner.plan`. The plan says which nodes are used, in which order, and what it chose
-    itself. Raises ConfigurationError where the plan is not of this cluster and model.
+    `mode` and `cluster` are as in `planner.plan`, but that the plan's own machine stands for no mode. The plan says
+    which nodes are used, in which order, and what it chose itself. Raises ConfigurationError where the plan is not of
+    this cluster and model.
     """
-    task = task_of(config, mode, cluster)
+    task = task_of(config, mode or (plan.predicted.machine if plan.predicted.is_here else "slurm"), cluster)
     known = {node.slot: node for node in task.cluster.nodes}
     slots = tuple(dict.fromkeys(place.slot for place in plan.ranks))
     missing = [slot for slot in slots if slot not in known]
