@@ -241,6 +241,7 @@ def test_a_preempted_run_that_stays_away_keeps_its_result(tmp_path: Path) -> Non
     ("CANCELLED", "failed", "job 3 was cancelled; its newest checkpoint is that of step 8"),
     ("CANCELLED", None, "job 3 was cancelled"),
     ("PREEMPTED", "preempted", "job 3 was preempted and is not in the queue again"),
+    ("FAILED", "preempted", "job 3 was stopped before its end, as by its time limit or a preemption, and is not in"),
     ("TIMEOUT", None, "job 3 ended as TIMEOUT before the run was complete"),
 ])
 def test_each_end_is_called_by_its_name_and_names_the_way_on(tmp_path: Path, state: str, result: str | None,

@@ -177,6 +177,42 @@ def test_those_that_wait_name_the_cause(tmp_path: Path, how: str, stuck_ranks: t
     assert ("no sign of life" in message) == (how == "stop")
 
 
+def suspended(given: ForkedRank, base: str) -> Any:
+    """Rank 1 comes late, as all stand still for longer than the timeout: rank 0 in its wait."""
+    folder = RunFolder(Path(base))
+    communicator = joined(given, TIMEOUT_SECONDS)
+    watch = Watch(communicator, folder, TIMEOUT_SECONDS, lambda hang: None)
+    watch.start()
+    meet(communicator, 1)
+    communicator.activity.begin("loading data", 2)
+    if given.rank == 1:
+        (folder.path / "pid").write_text(str(os.getpid()))
+        time.sleep(600)
+    while not (folder.path / "pid").exists():
+        time.sleep(0.01)
+    rank = os.getpid()
+    if os.fork() == 0:  # what suspends the job: it stops both ranks, and lets the first one go on
+        time.sleep(0.3)
+        for pid in (rank, int((folder.path / "pid").read_text())):
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(2 * TIMEOUT_SECONDS)
+        os.kill(rank, signal.SIGCONT)
+        os._exit(0)
+    try:
+        communicator.barrier()
+    except NetworkError:
+        hang = watch.explain_failure()
+        return None if hang is None else (hang.culprits, hang.message)
+    return "no error"
+
+
+def test_a_rank_that_was_suspended_for_longer_than_the_timeout_says_so(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    culprits, message = run_ranks(2, suspended, str(folder.path), check=False, awaited=[0])[0].value
+    assert culprits == () and "rank 0 stood still for " in message and "`scontrol suspend`" in message
+    assert "raise train.timeout_seconds" in message
+
+
 def unnoticed(given: ForkedRank, base: str) -> Any:
     """Rank 1 never comes, and the library would wait for much longer than the watchdog."""
     communicator = joined(given, 60)

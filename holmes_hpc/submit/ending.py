@@ -15,7 +15,7 @@ from holmes_hpc.submit.commands import SlurmCommandError, run_command
 from holmes_hpc.submit.log_causes import BATCH_LOG, MORE_MEMORY, cause_in_log, log_tail, newest_text
 from holmes_hpc.submit.watch import LIFELESS_SECONDS, SubmittedRun, Watched
 
-_CANCELLED, _OUT_OF_MEMORY = "CANCELLED", "OUT_OF_MEMORY"
+_CANCELLED, _OUT_OF_MEMORY, _PREEMPTED = "CANCELLED", "OUT_OF_MEMORY", "PREEMPTED"
 
 
 def exit_status_of(watched: Watched) -> int:
@@ -46,8 +46,10 @@ def failure(watched: Watched) -> str:
         return with_way_on(run.folder, f"job {run.job_id} was cancelled")
     if result.get("status") == "preempted":
         said = f": {error}" if error else ""
-        return with_way_on(run.folder, f"job {run.job_id} was preempted and is not in the queue again; its checkpoints "
-                                       f"are kept in {run.folder.checkpoints}{said}")
+        why = ("was preempted" if _state(watched) == _PREEMPTED else
+               "was stopped before its end, as by its time limit or a preemption,")
+        return with_way_on(run.folder, f"job {run.job_id} {why} and is not in the queue again; its checkpoints are "
+                                       f"kept in {run.folder.checkpoints}{said}")
     return error or f"job {run.job_id} failed; its logs: `holmes logs {for_shell(str(run.folder.path))}`"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from holmes_hpc.cluster.adapters import Ports
@@ -40,6 +41,8 @@ class Watch:
         self._silent_after_seconds = min(timeout_seconds / 3, max(1.0, 4 * self._interval_seconds))
         self._pulse = Pulse(folder, range(communicator.world_size))
         self._clock = 0.0
+        self._looked_at = time.monotonic()
+        self._stops: deque[tuple[float, float]] = deque(maxlen=64)
         self._changed = 0.0
         self._beside, self._beside_since = (0, ""), 0.0
         self._number = 0
@@ -85,17 +88,18 @@ class Watch:
         hang = None
         if wait.seconds >= _LONG_WAIT * self._timeout_seconds:
             with self._lock:
-                hang = self._explain(wait)
+                still = self._stood_still_seconds(wait)
+                suspended = wait.seconds - still < _LONG_WAIT * self._timeout_seconds
+                hang = self._of_suspension(wait, still) if suspended else self._explain(wait)
         self._say_left()
         return hang
 
     def _run(self) -> None:
-        before, changes = time.monotonic(), -1
+        changes = -1
+        self._looked_at = time.monotonic()
         while self._is_due():
-            now = time.monotonic()
-            self._clock += min(now - before, 2 * self._interval_seconds)
-            before = now
             doing, seen = self._activity.now, self._activity.changes
+            self._tick()
             if seen != changes:
                 changes, self._changed = seen, self._clock
                 self._pulse.forget()
@@ -108,6 +112,20 @@ class Watch:
             if doing.group != OUTSIDE and stuck > self._timeout_seconds + MARGIN_SECONDS:
                 self._at_hang(self._explain_surely(Wait(doing, stuck)))
                 return
+
+    def _tick(self) -> None:
+        """Let the clock go on, which stands still with the process, and note when that was seen, and for how long."""
+        now = time.monotonic()
+        passed, most = now - self._looked_at, 2 * self._interval_seconds
+        self._looked_at = now
+        self._clock += min(passed, most)
+        if passed > most:
+            self._stops.append((now, passed - most))
+
+    def _stood_still_seconds(self, wait: Wait) -> float:
+        """Return for how long the process stood still during a wait that has just ended."""
+        self._tick()
+        return sum(seconds for seen, seconds in self._stops if seen > self._looked_at - wait.seconds)
 
     def _is_due(self) -> bool:
         """Wait until the next sign of life is due; return False where none is any more."""
@@ -133,6 +151,13 @@ class Watch:
             return Hang((), f"rank {self._rank} waited {wait.seconds:.1f} s in {wait.doing.operation} of step "
                         f"{wait.doing.step} (train.timeout_seconds={self._timeout_seconds:g}), and for whom cannot be "
                         f"said: {described(error)}")
+
+    def _of_suspension(self, wait: Wait, seconds: float) -> Hang:
+        """The library counts the time in which the process was stopped, and cannot take the group up again."""
+        return Hang((), f"rank {self._rank} stood still for {seconds:.1f} s in step {wait.doing.step}, longer than "
+                        f"train.timeout_seconds={self._timeout_seconds:g} allows a wait for others: its job was "
+                        "suspended, as by `scontrol suspend`, gang scheduling or PreemptMode=SUSPEND, or its machine "
+                        "was; raise train.timeout_seconds above such pauses, or have the site requeue such jobs")
 
     def _explain(self, wait: Wait) -> Hang:
         self._pulse.look(self._clock)
