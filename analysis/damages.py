@@ -19,6 +19,7 @@ POSITIVE = ("step_seconds", "tokens_per_second", "samples_per_second", "tokens",
 NOT_NEGATIVE = ("exposed_comm_seconds", "bubble_fraction", "bytes_ethernet", "bytes_fabric", "memory_gib", "mfu",
                 "tflops_per_gpu", "lr")
 """Figures of a step that are at least 0 or unknown."""
+_FIGURES = (*POSITIVE, *NOT_NEGATIVE)
 _FILES = {"config.yaml": "model and cluster are unknown", "plan.json": "layout and prediction are unknown",
           "job.json": "where it ran is unknown"}
 
@@ -45,7 +46,12 @@ def damages(folder: Path, read: dict[str, Record], dropped: Mapping[str, Iterabl
 
 def possible(record: Record, dropped: set[str]) -> Record:
     """Return a step's record without figures that cannot be; add their names to `dropped`."""
-    wrong = {name for name in (*POSITIVE, *NOT_NEGATIVE) if _is_wrong(record.get(name), zero=name in NOT_NEGATIVE)}
+    wrong: set[str] = set()
+    for name in _FIGURES:
+        value = record.get(name)
+        # A figure above 0 is right everywhere; most are.
+        if not (type(value) is float and 0.0 < value < math.inf) and _is_wrong(value, zero=name in NOT_NEGATIVE):
+            wrong.add(name)
     dropped |= wrong
     return {name: value for name, value in record.items() if name not in wrong} if wrong else record
 

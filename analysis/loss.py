@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from analysis.pictures import (
     run_label,
     save,
 )
+from analysis.reading import Run
+from analysis.tables import figures
 
 MOST_LINES = 12
 """Runs that one picture holds so that they are told apart."""
@@ -35,11 +39,14 @@ _DASHES: list[Any] = ["-", (0, (5, 2)), (0, (2, 1.2)), (0, (6, 1.5, 1.5, 1.5))]
 _TITLE = "Training and validation loss"
 
 
-def lowest_losses(steps: pd.DataFrame, most: int = MOST_LINES) -> pd.DataFrame:
-    """Return the steps of at most so many runs: of those whose last loss is lowest."""
-    last = steps.dropna(subset=["loss"]).groupby("run", sort=False)["loss"].last()
-    kept = set(last.nsmallest(most).index)
-    return steps if len(last) <= most else steps[steps["run"].isin(kept)]
+def lowest_losses(found: Sequence[Run], most: int = MOST_LINES) -> list[Run]:
+    """Return at most so many of the runs that have steps, in their order: those whose last loss is lowest."""
+    measured = [run for run in found if run.metrics]
+    if len(measured) <= most:
+        return measured
+    last = {run.folder: (figures(run.metrics, "loss") or [math.inf])[-1] for run in measured}
+    kept = set(sorted(last, key=lambda folder: last[folder])[:most])
+    return [run for run in measured if run.folder in kept]
 
 
 @plain_text

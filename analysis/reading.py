@@ -15,6 +15,7 @@ from typing import Any
 
 from analysis import shapes
 from analysis.damages import damages, possible
+from analysis.kept_steps import keep_steps, kept_steps
 from analysis.shapes import shaped
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.foreign import ForeignError, parse_object, read_json, read_yaml, whole_number
@@ -159,8 +160,15 @@ def _read_run(folder: Path) -> Run:
     objects = {name: _in_lines(_read_object(folder / name)) for name in ("plan.json", "job.json", "result.json")}
     objects["plan.json"] = shaped(objects["plan.json"], shapes.PLAN, wrong["plan.json"])
     dropped = wrong["metrics.jsonl"]
-    steps = [shaped(possible(record, dropped), shapes.STEP, dropped)
-             for record in _newest_steps(read_lines(folder / "metrics.jsonl"))]
+    path = folder / "metrics.jsonl"
+    steps = kept_steps(path) if objects["result.json"] else None
+    if steps is None:
+        records, torn = _lines(path)
+        steps = [possible(record, dropped) for record in _newest_steps(records)]
+        steps = [record if shapes.STEP.keys().isdisjoint(record) else shaped(record, shapes.STEP, dropped)
+                 for record in steps]
+        if objects["result.json"] and not (torn or dropped):
+            keep_steps(path, steps)
     return Run(
         folder=folder,
         name=one_line(f"{name}/{folder.name}"),
@@ -179,17 +187,24 @@ def read_lines(path: Path) -> list[Record]:
     The last line of a running or killed run may be torn and is left out; a torn line further up (the run was
     requeued after a kill) is left out too, and logged.
     """
+    return _lines(path)[0]
+
+
+def _lines(path: Path) -> tuple[list[Record], bool]:
+    """Return what `read_lines` does, and whether a line was torn."""
     if not path.is_file():
-        return []
+        return [], False
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    records = []
+    records, torn = [], False
     for number, line in enumerate(lines, start=1):
         record = parse_object(line)
         if record is not None:
             records.append(record)
-        elif line.strip() and number < len(lines):
-            logger.warning("%s: line %d is torn and left out", path, number)
-    return records
+        elif line.strip():
+            torn = True
+            if number < len(lines):
+                logger.warning("%s: line %d is torn and left out", path, number)
+    return records, torn
 
 
 def _runs_below(top: Path) -> list[Path]:

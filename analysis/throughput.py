@@ -127,18 +127,18 @@ def draw_pictures(found: list[Run], out: Path, shown: pd.DataFrame | None = None
     from analysis.tables import runs_table, steps_table
 
     shown = runs_table(found) if shown is None else shown
-    steps = steps_table(found)
+    measured = sum(bool(run.metrics) for run in found)
     lines: list[str] = []
     try:
         out.mkdir(parents=True, exist_ok=True)
         lines += _draw_timeline(found, out / "timeline.png", step)
-        if len(steps) and len(shown):
-            bars, curves = fastest_rows(shown), lowest_losses(steps)
+        if measured and len(shown):
+            bars, curves = fastest_rows(shown), lowest_losses(found)
             throughput_picture(bars, out / "throughput.png", by)
-            loss_picture(curves, out / "loss.png")
+            loss_picture(steps_table(curves), out / "loss.png")
             lines += [f"wrote {out / 'throughput.png'}{_part('fastest', len(bars), len(shown), '' if by else ALIKE)}",
                       f"wrote {out / 'loss.png'}"
-                      f"{_part('of lowest loss', curves['run'].nunique(), steps['run'].nunique())}"]
+                      f"{_part('of lowest loss', len(curves), measured)}"]
         else:
             lines.append("no step was measured yet: no picture of throughput and loss")
         return lines

@@ -120,3 +120,14 @@ def _mode(path: Path, setting: str) -> int | None:
         return None
     except OSError as error:
         raise unreadable(error, path, setting) from None
+
+
+def cache_folder() -> Path | None:
+    """Return where this user's commands keep what they can work out again (`XDG_CACHE_HOME`, else `~/.cache`).
+
+    None where there is no home directory. The folder may not exist.
+    """
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holmes_hpc"
+    except RuntimeError:  # no HOME, and no entry for this user
+        return None

@@ -15,7 +15,7 @@ from analysis import columns
 from analysis.loss import lowest_losses
 from analysis.pictures import fastest_rows
 from analysis.reading import read_runs
-from analysis.tables import runs_table, steps_table
+from analysis.tables import runs_table
 from analysis.throughput import main
 from analysis.timeline import by_stage
 from tests.run_folders import make_plan, make_run, metric
@@ -261,8 +261,9 @@ def test_the_fastest_of_every_panel_and_its_baseline_are_drawn(tmp_path: Path) -
     numbers = [int(run[-9:-5]) for run in shown["run"]]
     assert numbers == [0, 1, 3, 28, 29], "in the order of the table; the baseline, and both of the other cluster"
     assert len(fastest_rows(table, 30)) == 30
-    losses = lowest_losses(steps_table(read_runs(tmp_path / "mixed")), 7)
-    assert losses["run"].nunique() == 7
+    losses = lowest_losses(read_runs(tmp_path / "mixed"), 7)
+    assert [run.metrics[-1]["loss"] for run in losses] == sorted(run.metrics[-1]["loss"] for run in losses)
+    assert len(losses) == 7
 
 
 @pytest.mark.parametrize("home", ["/proc"])

@@ -18,6 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from holmes_hpc.foreign import ForeignError, read_json
+from holmes_hpc.paths import cache_folder
 
 _MOST_BYTES = 65536
 _RECIPE = 1
@@ -26,12 +27,9 @@ _RECIPE = 1
 
 def speed_file() -> Path | None:
     """Return the file for this machine, whether it exists or not; None where there is no home directory."""
-    try:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # no HOME, and no entry for this user
-        return None
+    base = cache_folder()
     digest = hashlib.sha256(json.dumps(machine_identity()).encode()).hexdigest()[:12]
-    return base / "holmes_hpc" / f"cpu-speed-{digest}.json"
+    return None if base is None else base / f"cpu-speed-{digest}.json"
 
 
 def machine_identity() -> dict[str, str | int | None]:

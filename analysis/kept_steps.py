@@ -1,0 +1,93 @@
+"""The steps of ended runs, as Parquet in the user's cache where pyarrow is installed: long files are parsed once.
+
+Not beside the runs: those of others may not be written to, and what lies in their folders is not to be trusted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from holmes_hpc.paths import cache_folder
+
+Record = dict[str, Any]
+
+LEAST_BYTES = 1 << 18
+"""Shorter files are parsed as fast as they are looked up."""
+MOST_KEPT_BYTES = 1 << 30
+_FORM = 1
+"""Part of the name: raise it when what is kept of a line changes."""
+_pruned = False
+
+
+def kept_steps(path: Path) -> list[Record] | None:
+    """Return the steps of a metrics file as they were kept; None where they were not, or it has changed since."""
+    place = _place(path)
+    if place is None or not place.exists():
+        return None
+    try:
+        import pyarrow.parquet as parquet
+
+        found: list[Record] = parquet.ParquetFile(place).read().to_pylist()
+    except Exception:  # no pyarrow, or whatever is wrong with a file that can be written again
+        return None
+    return found
+
+
+def keep_steps(path: Path, steps: list[Record]) -> None:
+    """Keep the steps of a metrics file that is whole; leave it where pyarrow is missing or would change a value."""
+    place = _place(path)
+    if place is None or not steps:
+        return
+    try:
+        import pyarrow
+        import pyarrow.parquet as parquet
+
+        names = dict.fromkeys(name for step in steps for name in step)
+        table = pyarrow.table({name: [step.get(name) for step in steps] for name in names})
+        if list(map(_known, table.to_pylist())) != list(map(_known, steps)):
+            return
+    except Exception:  # no pyarrow, or a column of unlike values, which Parquet does not hold
+        return
+    with suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _prune(place.parent)
+        with tempfile.NamedTemporaryFile(dir=place.parent, suffix=".new", delete=False) as file:
+            parquet.write_table(table, file)
+        Path(file.name).replace(place)
+
+
+def _place(path: Path) -> Path | None:
+    """Return where a file's steps are kept, by its path, size and time; None where that is not worth it."""
+    base = cache_folder()
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    if base is None or status.st_size < LEAST_BYTES:
+        return None
+    identity = [_FORM, os.fsdecode(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ino]
+    return base / "steps" / f"{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]}.parquet"
+
+
+def _known(step: Record) -> Record:
+    return {name: value for name, value in step.items() if value is not None}
+
+
+def _prune(folder: Path) -> None:
+    """Remove what was kept longest ago, until there is room; once in a command."""
+    global _pruned
+    if _pruned:
+        return
+    _pruned = True
+    kept = sorted(((path.stat().st_mtime, path.stat().st_size, path) for path in folder.iterdir()), reverse=True)
+    whole = 0
+    for _, size, path in kept:
+        whole += size
+        if whole > MOST_KEPT_BYTES:
+            path.unlink(missing_ok=True)
