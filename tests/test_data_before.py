@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -50,6 +51,15 @@ def write_files(folder: Path) -> None:
     (folder / "texts" / "a.txt").write_text("A line of text.\n" * 100)
     (folder / "few").mkdir()
     (folder / "few" / "a.txt").write_text("Few.")
+    text = "Wide letters, one after the other.\n" * 50
+    (folder / "marked.txt").write_bytes(text.encode("utf-16"))
+    (folder / "little.txt").write_bytes(text.encode("utf-16-le"))
+    (folder / "big.txt").write_bytes(text.encode("utf-16-be"))
+    (folder / "widest.txt").write_bytes(text.encode("utf-32-le"))
+    (folder / "zipped.txt").write_bytes(gzip.compress(os.urandom(5000)))
+    (folder / "torn.txt").write_bytes(text.encode() + bytes(500))
+    (folder / "single.txt").write_bytes(b"caf\xe9 " * 500)
+    (folder / "marked8.txt").write_bytes(text.encode("utf-8-sig"))
     (folder / "none").mkdir()
     (folder / "empty.tokens").write_bytes(b"")
     numpy.save(folder / "zero.npy", numpy.zeros(0, dtype=numpy.uint16))
@@ -70,6 +80,8 @@ GOOD = [
     ["data=tokens", "data.path=good.bin"],
     ["data=megatron", "data.path=pair"],
     ["data=text", "data.path=texts"],
+    ["data=text", "data.path=single.txt"],
+    ["data=text", "data.path=marked8.txt"],
     ["data=mixture", "data.sources=[{name: tokens, path: good.bin}, {name: python_docs}]"],
     ["data=tokens", "data.path=missing.bin", "data.check_before_start=false"],
 ]
@@ -89,6 +101,12 @@ BAD = [
     (["data=text", "data.path=pipes"], "it is no regular file"),
     (["data=text", "data.path=pipe"], "data.path=pipe is no folder"),
     (["data=text", "data.path=texts", "data.tokenizer=pipe"], "pipe cannot be read: it is no regular file"),
+    (["data=text", "data.path=marked.txt"], "marked.txt is UTF-16, whose null bytes would be trained on"),
+    (["data=text", "data.path=little.txt"], "iconv -f UTF-16LE -t UTF-8"),
+    (["data=text", "data.path=big.txt"], "iconv -f UTF-16BE -t UTF-8"),
+    (["data=text", "data.path=widest.txt"], "iconv -f UTF-32LE -t UTF-8"),
+    (["data=text", "data.path=zipped.txt"], "zipped.txt is compressed (gzip), and no text"),
+    (["data=text", "data.path=torn.txt"], "has a null byte at 1750 (500 of 2250 bytes there)"),
     (["data=text", "data.path=blank"], "data.path=blank holds no tokens at all"),
     (["data=tokens", "data.path=bad.tokens"], "does not begin with the magic"),
     (["data=tokens", "data.path=wide.tokens"], "vocabulary of 70000 tokens"),

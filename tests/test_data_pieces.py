@@ -15,6 +15,7 @@ from holmes_hpc.data import text
 from holmes_hpc.data.settings import SourceSettings
 from holmes_hpc.data.token_file import TokenFileWriter, read_token_file
 from holmes_hpc.data.tokenizer import ByteTokenizer, FileTokenizer, Tokenizer
+from holmes_hpc.errors import DataError
 from tests.fuzzing import examples
 
 PIECE = 64
@@ -74,6 +75,14 @@ def test_pieces_are_the_file_in_bounded_parts_between_characters(
     assert b"".join(found) == path.read_bytes()
     assert all(0 < len(piece) <= 2 * PIECE for piece in found)
     assert "".join(piece.decode() for piece in found) == "\n".join(lines), "every piece is UTF-8 by itself"
+
+
+@pytest.mark.parametrize("before", [0, 1, PIECE - 1, 3 * PIECE])
+def test_null_bytes_are_refused_wherever_they_are(small: None, tmp_path: Path, before: int) -> None:
+    path = tmp_path / "torn.txt"
+    path.write_bytes(b"ab\n" * before + bytes(5) + b"c" * 20)
+    with pytest.raises(DataError, match=f"has a null byte at {3 * before} "):
+        pieces(path, ByteTokenizer())
 
 
 def test_short_lines_stay_whole(small: None, tmp_path: Path) -> None:

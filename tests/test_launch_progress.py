@@ -60,9 +60,9 @@ def test_the_time_left_is_in_the_lines_and_the_bar() -> None:
 @pytest.mark.emulated
 def test_a_run_that_leaves_steps_out_is_followed_to_its_end(tmp_path: Path) -> None:
     finished = train(tmp_path, [
-        "+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=1", "train.steps=4", "train.global_batch_size=4",
+        "+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=1", "train.steps=8", "train.global_batch_size=4",
         "parallel.micro_batch_size=2", "model.num_layers=1", "model.hidden_size=32", "model.num_heads=2",
-        "model.sequence_length=32", "optimizer=sgd", "optimizer.lr=1e18", "optimizer.min_lr=0",
+        "model.sequence_length=32", "optimizer=sgd", "optimizer.lr=1000", "optimizer.min_lr=0",
         "optimizer.clip_grad_norm=null", "optimizer.warmup_steps=0", "train.on_nonfinite=skip"])
     assert finished.status == 0, finished.stderr
     assert finished.result["status"] == "completed"

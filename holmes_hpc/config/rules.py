@@ -172,6 +172,13 @@ def _optimizer(config: DictConfig) -> None:
             f"optimizer.min_lr={optimizer.min_lr:g} is above optimizer.lr={optimizer.lr:g}, where the schedule starts; "
             "lower optimizer.min_lr or raise optimizer.lr."
         )
+    share = optimizer.lr * optimizer.weight_decay
+    if share >= 1:
+        raise ConfigurationError(
+            f"optimizer.weight_decay={optimizer.weight_decay:g} is multiplied by the learning rate, and with "
+            f"optimizer.lr={optimizer.lr:g} a step would take {share:.4g} times the weights away from them, so that "
+            "nothing is left; lower one of them."
+        )
     if optimizer.decay_steps is not None and optimizer.decay_steps <= optimizer.warmup_steps:
         raise ConfigurationError(
             f"optimizer.decay_steps={optimizer.decay_steps} is not after optimizer.warmup_steps="

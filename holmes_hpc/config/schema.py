@@ -34,10 +34,13 @@ GBPS: dict[str, float] = {"minimum": 1e-6, "maximum": 1e5}
 """Limits of bandwidths in 10^9 bit/s: what is beyond them is mistyped, and not to be planned with."""
 SECONDS: dict[str, float] = {"minimum": 0.1, "maximum": 1e6}
 """Limits of times to wait: signs of life are given and looked at several times within the least of them."""
+MOST_RATE = 1e3
+"""Largest learning rate: plain gradient descent has had tens in earnest, and whatever is beyond this is mistyped."""
 _STEPS = 10**12
 _RANKS = 1 << 16
 _WIDTH = 1 << 24
 _FACTOR: dict[str, float] = {"minimum": 1e-6, "maximum": 1e6}
+_SCALE: dict[str, float] = {"minimum": 1e-6, "maximum": 1e4}
 
 
 def setting(default: Any, help: str, **limits: Any) -> Any:  # noqa: A002
@@ -148,9 +151,9 @@ class Model:
     position_embedding: str = setting("learned", "positions", valid=("learned", "rotary"))
     rotary_base: float = setting(10000.0, "base of the rotary angles", minimum=1, maximum=1e12)
     bias: bool = setting(True, "linear layers and layernorm have biases")
-    normalization_epsilon: float = setting(1e-5, "added to the variance", minimum=1e-30, maximum=1)
+    normalization_epsilon: float = setting(1e-5, "added to the variance", minimum=1e-30, maximum=0.1)
     initialization_std: float = setting(0.02, "standard deviation of the initial weights", minimum=1e-9,
-                                        maximum=1e3)
+                                        maximum=10)
     head_size: int | None = setting(None, "width of an attention head; default: hidden_size / num_heads", minimum=1,
                                     maximum=1 << 16)
     attention_bias: str | None = setting(None, "which projections of the attention have biases; default: all where "
@@ -172,9 +175,9 @@ class Model:
                                           minimum=1, maximum=1 << 30)
     max_positions: int | None = setting(None, "rows of the table of learned positions; default: sequence_length",
                                         minimum=1, maximum=1 << 24)
-    embedding_scale: float = setting(1.0, "what token embeddings are multiplied by", **_FACTOR)
+    embedding_scale: float = setting(1.0, "what token embeddings are multiplied by", **_SCALE)
     attention_scale: float | None = setting(None, "what scores are multiplied by; default: 1 / sqrt(head_size)",
-                                            **_FACTOR)
+                                            **_SCALE)
     from_pretrained: str | None = setting(None, "folder of a published model: its config.json sets this group, "
                                                 "and training starts from its weights")
     family: str | None = setting(None, "family of Hugging Face models that `holmes export` writes (model_type); "
@@ -263,9 +266,9 @@ class Optimizer:
 
     name: str = setting("adamw", "optimizer", valid=("adamw", "sgd"))
     sharded: bool = setting(True, "ranks that hold the same parameters share the optimizer's state (ZeRO-1)")
-    lr: float = setting(1e-3, "highest learning rate", minimum=1e-12, maximum=1e18)
+    lr: float = setting(1e-3, "highest learning rate", minimum=1e-12, maximum=MOST_RATE)
     schedule: str = setting("cosine", "learning rate after the warm-up", valid=tuple(SCHEDULES), told=SCHEDULES)
-    min_lr: float = setting(1e-4, "learning rate at the end of the schedule", minimum=0, maximum=1e18)
+    min_lr: float = setting(1e-4, "learning rate at the end of the schedule", minimum=0, maximum=MOST_RATE)
     warmup_steps: int = setting(10, "steps of the linear warm-up", minimum=0, maximum=_STEPS)
     decay_steps: int | None = setting(None, "step at which the schedule ends; default: train.steps, or what "
                                       "the checkpoint had (train.resume_schedule)", minimum=1, maximum=_STEPS)
@@ -275,8 +278,8 @@ class Optimizer:
                            valid=("matrices", "all"))
     beta1: float = setting(0.9, "adamw: decay of the first moment", minimum=0, below=1)
     beta2: float = setting(0.95, "adamw: decay of the second moment", minimum=0, below=1)
-    epsilon: float = setting(1e-8, "adamw: added to the root of the second moment", minimum=1e-30, maximum=1e3)
-    momentum: float = setting(0.9, "sgd: momentum", minimum=0, maximum=1)
+    epsilon: float = setting(1e-8, "adamw: added to the root of the second moment", minimum=1e-30, maximum=1)
+    momentum: float = setting(0.9, "sgd: momentum", minimum=0, below=1)
     weight_decay: float = setting(0.1, "decoupled weight decay (optimizer.decayed)", minimum=0, maximum=1e3)
     clip_grad_norm: float | None = setting(1.0, "largest global norm of the gradients; null: no clipping",
                                           minimum=1e-12, maximum=1e12)

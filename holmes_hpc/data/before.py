@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from holmes_hpc.architecture import Architecture
+from holmes_hpc.data.encoding import BEGIN_BYTES, check_text
+from holmes_hpc.data.formats import format_of
 from holmes_hpc.data.recipes import recipe_of
 from holmes_hpc.data.settings import MADE_HERE, SourceSettings, sources_of
 from holmes_hpc.data.sources import Source, check_tokenizers, open_source
@@ -57,8 +59,10 @@ def _checked_text(settings: SourceSettings, architecture: Architecture) -> Sourc
     tokenizer = recipe_of(settings).tokenizer
     count = 0
     for file in text_files(settings):
-        with readable(settings, file), open_regular(file):
+        with readable(settings, file), open_regular(file) as stream:
             count += file.stat().st_size
+            if format_of(settings, file) == "plain":
+                check_text(settings, file, stream.read(BEGIN_BYTES))
     _check_cache(settings.cache)
     tokens = _Counted(0, count)
     border = count - int(count * settings.validation_fraction)

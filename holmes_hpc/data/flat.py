@@ -6,24 +6,13 @@ from pathlib import Path
 
 import numpy
 
+from holmes_hpc.data.magics import format_words
 from holmes_hpc.data.settings import SourceSettings
 from holmes_hpc.data.token_types import TYPES_BY_WIDTH, is_text, likely_type, sample_of
 from holmes_hpc.data.tokens import Tokens, file_size, map_array, read_bytes
 from holmes_hpc.errors import DataError
 
 NPY_MAGIC = b"\x93NUMPY"
-_FORMATS = {
-    b"PK\x03\x04": "a zip archive, such as numpy's .npz or torch's .pt",
-    b"\x1f\x8b\x08": "compressed (gzip)", b"\x28\xb5\x2f\xfd": "compressed (zstd)", b"\xfd7zXZ\0": "compressed (xz)",
-    b"BZh": "compressed (bzip2)", b"PAR1": "a Parquet file", b"ARROW1": "an Arrow file",
-    b"\x89HDF\r\n\x1a\n": "an HDF5 file", b"\x80\x04\x95": "a pickle", b"\x80\x05\x95": "a pickle",
-    b"\x04\x22\x4d\x18": "compressed (lz4)", b"7z\xbc\xaf\x27\x1c": "a 7z archive", b"ORC": "an ORC file",
-    b"Obj\x01": "an Avro file", b"SQLite format 3\0": "a database (SQLite)", b"%PDF-": "a PDF file",
-    b"\x89PNG": "a picture", b"\xff\xd8\xff": "a picture", b"\x7fELF": "a program", b"GGUF": "a model (GGUF)",
-    b"MMIDIDX": "an index of Megatron, whose tokens are the .bin beside it (data=megatron)",
-    (20240520).to_bytes(4, "little"): "a file of llm.c with a header of 1024 bytes, and uint16 after it",
-    (20240801).to_bytes(4, "little"): "a file of llm.c with a header of 1024 bytes, and uint32 after it",
-}
 
 
 def read_flat(settings: SourceSettings, vocab_size: int) -> Tokens:
@@ -77,15 +66,11 @@ def read_npy(settings: SourceSettings) -> Tokens:
 
 
 def _refuse_format(where: str, path: Path, begin: bytes) -> None:
-    for magic, what in _FORMATS.items():
-        if begin.startswith(magic):
-            cut = (f"Cut the header off (tail -c +1025 {path} > tokens.bin) and set data.dtype to its type"
-                   if "llm.c" in what else "Unpack it, or write its tokens with holmes_hpc.data.TokenFileWriter")
-            raise DataError(f"{where} is {what}, and not a file of nothing but tokens. {cut}.")
-    what = "a tar archive" if begin[257:262] == b"ustar" else "weights (safetensors)" if begin[8:10] == b'{"' else ""
-    if what:
-        raise DataError(f"{where} is {what}, and not a file of nothing but tokens. Unpack it, or write its tokens with "
-                        "holmes_hpc.data.TokenFileWriter.")
+    what = format_words(begin)
+    if what is not None:
+        cut = (f"Cut the header off (tail -c +1025 {path} > tokens.bin) and set data.dtype to its type"
+               if "llm.c" in what else "Unpack it, or write its tokens with holmes_hpc.data.TokenFileWriter")
+        raise DataError(f"{where} is {what}, and not a file of nothing but tokens. {cut}.")
 
 
 def _remedy(settings: SourceSettings, path: Path, found: str) -> str:

@@ -9,6 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Protocol
 
+from holmes_hpc.data.encoding import check_text
 from holmes_hpc.data.formats import WHOLE_FILE, Stretch, bad_row, format_of, rows
 from holmes_hpc.data.settings import SourceSettings
 from holmes_hpc.data.telling import Portion, Tell, silent
@@ -183,7 +184,11 @@ def _pieces(settings: SourceSettings, file: Path, tokenizer: Tokenizer) -> Itera
     as tokenizers expect; a word of that length is cut.
     """
     with readable(settings, file), open_regular(file) as stream:
-        yield from _pieces_of(stream, tokenizer)
+        at = 0
+        for piece in _pieces_of(stream, tokenizer):
+            check_text(settings, file, piece, at)
+            at += len(piece)
+            yield piece
 
 
 def _pieces_of(stream: IO[bytes], tokenizer: Tokenizer) -> Iterator[bytes]:
