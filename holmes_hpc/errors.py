@@ -38,6 +38,17 @@ class MemoryRefusedError(PlanRefusedError):
     """A layout that memory is too small for: what saves some may be a remedy."""
 
 
+class BatchRefusedError(PlanRefusedError):
+    """A layout of more pipelines than there are micro-batches for: of wider stages they are fewer.
+
+    `least_batch` is the least batch that this layout could be planned with.
+    """
+
+    def __init__(self, message: str, least_batch: int) -> None:
+        super().__init__(message)
+        self.least_batch = least_batch
+
+
 class DepthRefusedError(PlanRefusedError):
     """A layout of more stages than the model has layers. A search tries such; what else it refused says more."""
 

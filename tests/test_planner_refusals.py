@@ -14,7 +14,8 @@ ONE_LAYER = ["train.global_batch_size=7", "model.num_layers=1", "model.hidden_si
 
 def refused(*overrides: str) -> str:
     with pytest.raises(PlanRefusedError) as caught:
-        plan(compose([MIXED, *overrides]), mode="slurm")
+        cluster = [] if overrides[0].startswith("+cluster=") else [MIXED]
+        plan(compose([*cluster, *overrides]), mode="slurm")
     assert caught.value.exit_status == 2
     assert "None" not in str(caught.value), "a setting that is not set has no value to print"
     return str(caught.value)
@@ -40,6 +41,20 @@ def test_a_batch_too_small_for_the_pipelines_is_no_matter_of_memory() -> None:
 def test_one_strategy_gives_its_cause_alone(overrides: tuple[str, ...]) -> None:
     words = refused(*overrides)
     assert "\n" not in words and "memory" not in words
+
+
+@pytest.mark.parametrize("strategy", ["holmes", "megatron", "flashflex", "auto"])
+def test_a_batch_of_one_is_planned_where_wider_stages_leave_one_pipeline(strategy: str) -> None:
+    found = plan(compose([MIXED, f"parallel={strategy}", "train.global_batch_size=1"]), mode="slurm")
+    assert len(found.pipelines) == 1
+
+
+@pytest.mark.parametrize(("strategy", "least"), [("holmes", "at least 2"), ("megatron", "a multiple of 2")])
+def test_the_least_batch_is_told_that_any_layout_needs(strategy: str, least: str) -> None:
+    words = refused("+cluster=holmes_paper", f"parallel={strategy}", "train.global_batch_size=1")
+    assert f"Set train.global_batch_size to {least}" in words
+    number = least.split()[-1]
+    plan(compose(["+cluster=holmes_paper", f"parallel={strategy}", f"train.global_batch_size={number}"]), mode="slurm")
 
 
 @pytest.mark.parametrize(("overrides", "remedy", "useless"), [

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from holmes_hpc.errors import MemoryRefusedError, PlanRefusedError
+from holmes_hpc.errors import BatchRefusedError, MemoryRefusedError, PlanRefusedError
 from holmes_hpc.planner.layout.groups import GroupRules
 from holmes_hpc.planner.search.budget import SearchBudget
 from holmes_hpc.planner.search.candidate import Candidate, evaluate_layout, with_schedules
@@ -112,10 +112,11 @@ def choose(fitting: Sequence[Candidate]) -> Candidate:
 
 def _evaluate_strategy(task: Task, name: str, refusals: list[PlanRefusedError], budget: SearchBudget,
                        limit: float = math.inf, narrower_than: float = math.inf) -> list[Candidate]:
-    """Evaluate the layouts of one strategy; wider tensor parallelism only where memory is too small for narrower.
+    """Evaluate the layouts of one strategy; wider tensor parallelism only where narrower has too little memory.
 
-    Pipelines cost less than tensor exchange as long as memory allows. What is estimated to take `limit` seconds or more
-    is left out, and so are tensor degrees from `narrower_than` on. Raises PlanRefusedError where no degree has one.
+    Pipelines cost less than tensor exchange as long as memory allows. Where narrow stages make more pipelines than there
+    are micro-batches, wider ones are looked at too. What is estimated to take `limit` seconds or more is left out, and
+    so are tensor degrees from `narrower_than` on. Raises PlanRefusedError where no degree has one.
     """
     candidates: list[Candidate] = []
     refused: list[PlanRefusedError] = []
@@ -128,11 +129,15 @@ def _evaluate_strategy(task: Task, name: str, refusals: list[PlanRefusedError], 
             refused.append(refusal)  # a wider degree that cannot be says nothing of those before it
             continue
         candidates += evaluate_best(task, proposals, budget.allowance(), strategy_kind(name).most_simulated)
-        if any(each.fits for each in candidates) or not (candidates or any(map(_is_memory, refusals))):
+        if any(each.fits for each in candidates) or not (candidates or any(map(_may_be_wider, refusals))):
             break
     if refused and not candidates:
         raise refused[0]
     return candidates
+
+
+def _may_be_wider(refusal: PlanRefusedError) -> bool:
+    return isinstance(refusal, MemoryRefusedError | BatchRefusedError)
 
 
 def _is_memory(refusal: PlanRefusedError) -> bool:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from holmes_hpc.errors import PlanRefusedError
+from holmes_hpc.errors import BatchRefusedError
 from holmes_hpc.planner.strategies.shapes import Shape
 from holmes_hpc.planner.task import Task
 from holmes_hpc.words import counted
 
 
-def too_few(task: Task, shape: Shape, size: int, pipelines: int, microbatches: int) -> PlanRefusedError | None:
+def too_few(task: Task, shape: Shape, size: int, pipelines: int, microbatches: int) -> BatchRefusedError | None:
     """Return why there are too few micro-batches for a shape's pipelines, if so."""
     if microbatches >= pipelines and not (shape.equal_pipelines and microbatches % pipelines):
         return None
-    return PlanRefusedError(
+    return BatchRefusedError(
         f"{counted(microbatches, 'micro-batch')} for {counted(pipelines, 'pipeline')}: "
         + ("the number must be a multiple of the pipelines' in the megatron strategy. "
            if microbatches >= pipelines else "each needs at least one. ")
-        + _remedy(task, shape, size, pipelines))
+        + _remedy(task, shape, size, pipelines), pipelines * size)
 
 
 def _remedy(task: Task, shape: Shape, size: int, pipelines: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from holmes_hpc.errors import DepthRefusedError, MemoryRefusedError, PlanRefusedError
+from holmes_hpc.errors import BatchRefusedError, DepthRefusedError, MemoryRefusedError, PlanRefusedError
 from holmes_hpc.planner.search.candidate import Candidate
 from holmes_hpc.planner.search.plainest import plainest
 from holmes_hpc.planner.search.search import Searched
@@ -36,8 +36,12 @@ def decide(searched: Searched) -> tuple[Candidate, tuple[Rejected, ...]]:
 def _telling(refusals: Sequence[PlanRefusedError]) -> Sequence[PlanRefusedError]:
     """Leave out depths that only the search tried, unless there is nothing else to say.
 
-    Where memory is too small for what was asked, other degrees that cannot be are not why.
+    Where memory is too small for what was asked, other degrees that cannot be are not why. Of layouts that the batch is
+    too small for, those that need the least are.
     """
+    batches = [refusal.least_batch for refusal in refusals if isinstance(refusal, BatchRefusedError)]
+    refusals = [refusal for refusal in refusals
+                if not (isinstance(refusal, BatchRefusedError) and refusal.least_batch > min(batches))]
     memory = [refusal for refusal in refusals if isinstance(refusal, MemoryRefusedError)]
     return memory or [refusal for refusal in refusals if not isinstance(refusal, DepthRefusedError)] or refusals
 
