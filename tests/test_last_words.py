@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from holmes_hpc.checkpoint.writing import storage_error as checkpoint_error
 from holmes_hpc.launch.follow.failure import FailureReport
 from holmes_hpc.launch.node.descriptors import take_descriptors
 from holmes_hpc.launch.rank.spare import Spare
 from holmes_hpc.runs import RunFolder
+from holmes_hpc.runs.files import storage_error
 from tests.forked import ForkedRank, run_ranks
 from tests.runs_for_tests import command, environment
 from tests.runs_for_tests import run as start
@@ -97,3 +99,28 @@ def test_a_rank_ended_by_sigbus_is_told_why(tmp_path: Path) -> None:
     failure = FailureReport(RunFolder.create(tmp_path, "mixed"))
     failure.add({"event": "ended", "rank": 1, "node": "ib-1", "slot": "ib/1", "status": -signal.SIGBUS})
     assert "was ended by SIGBUS (a file that it had mapped became shorter, such as its data" in failure.message()
+
+
+@pytest.mark.parametrize(("number", "limits", "said"), [
+    (signal.SIGXCPU, (1800, resource.RLIM_INFINITY), "by SIGXCPU (its limit of CPU time, `ulimit -t`, 1800 s here: "),
+    (signal.SIGKILL, (60, 60), "by SIGKILL (if nobody killed it, the kernel did: it ends a process after 60 s of CPU"),
+    (signal.SIGKILL, (resource.RLIM_INFINITY,) * 2, "(if nobody killed it, the kernel may have: out of memory)"),
+])
+def test_a_rank_ended_by_its_limit_of_cpu_time_is_told_so(number: signal.Signals, limits: tuple[int, int], said: str,
+                                                          tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits)
+    failure = FailureReport(RunFolder.create(tmp_path, "mixed"))
+    failure.add({"event": "ended", "rank": 1, "node": "ib-1", "slot": "ib/1", "status": -number})
+    assert said in failure.message()
+
+
+def test_a_file_beyond_the_limit_of_sizes_is_told_so(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large") as error:
+            (tmp_path / "file").write_bytes(bytes(1000))
+        for told in (storage_error(tmp_path / "file", error.value), checkpoint_error(error.value, tmp_path / "file")):
+            assert "may write files of 512 bytes at most here (`ulimit -f`)" in str(told)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

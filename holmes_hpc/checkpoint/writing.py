@@ -19,6 +19,7 @@ from holmes_hpc.checkpoint.index import INDEX_NAME, Index, Shard, pack, pack_ind
 from holmes_hpc.checkpoint.naming import partial_path, publish, sync_folder
 from holmes_hpc.checkpoint.shard_file import write_shards
 from holmes_hpc.errors import CheckpointError
+from holmes_hpc.runs.process_limits import file_size_words
 
 PATIENCE_SECONDS = 30.0
 """How long rank 0 looks for a part that another rank has written, on file systems that show new files late."""
@@ -92,8 +93,8 @@ def abandon(attempt: Attempt) -> None:
 
 def storage_error(error: OSError, path: Path) -> CheckpointError:
     """Return the error for a checkpoint whose file `path` could not be written."""
-    return CheckpointError(f"{error.filename or path} cannot be written: {error.strerror or error}; free space there, "
-                           "or check who may write")
+    remedy = file_size_words(error) or "free space there, or check who may write"
+    return CheckpointError(f"{error.filename or path} cannot be written: {error.strerror or error}; {remedy}")
 
 
 def _part_path(attempt: Attempt, rank: int) -> Path:

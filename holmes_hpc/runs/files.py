@@ -13,6 +13,7 @@ from typing import Any
 from holmes_hpc import foreign
 from holmes_hpc.errors import ConfigurationError, HolmesError, RunFailedError
 from holmes_hpc.runs.private import replace_file
+from holmes_hpc.runs.process_limits import file_size_words
 
 _LEAST_BYTES = 8192
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -31,6 +32,9 @@ def storage_error(path: Path, error: OSError) -> HolmesError:
     if error.errno in _REFUSED:
         return ConfigurationError(f"{path} cannot be written: {error.strerror}; set run.folder to a folder "
                                   f"that you may write, such as run.folder=~/runs")
+    cause = file_size_words(error)
+    if cause:
+        return RunFailedError(f"{path} cannot be written: {error.strerror}; {cause}")
     return RunFailedError(f"{path} cannot be written: {error.strerror or error}; check the file system or "
                           f"choose another place with run.folder=PATH")
 

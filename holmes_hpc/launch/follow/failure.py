@@ -7,11 +7,13 @@ from typing import Any
 
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.runs.files import is_full
+from holmes_hpc.runs.process_limits import cpu_words, killed_words
 from holmes_hpc.runs.starts import read_error
 
 _HINTS = {
-    "SIGKILL": " (if nobody killed it, the kernel may have: out of memory)",
-    "SIGBUS": " (a file that it had mapped became shorter, such as its data, or shared memory is full)",
+    "SIGKILL": killed_words,
+    "SIGXCPU": cpu_words,
+    "SIGBUS": lambda: " (a file that it had mapped became shorter, such as its data, or shared memory is full)",
 }
 
 
@@ -74,8 +76,8 @@ class FailureReport:
     def _without_a_word(self) -> str:
         logs = f"see {self._folder.path / 'logs'}"
         if self._tree:
-            memory = " (if nobody killed it, the kernel may have: out of memory)" if "SIGKILL" in self._tree else ""
-            return f"{self._tree}{memory}, and all ranks ended with it; {logs}"
+            hint = next((words() for name, words in _HINTS.items() if name in self._tree), "")
+            return f"{self._tree}{hint}, and all ranks ended with it; {logs}"
         return f"the processes of the run ended without a word; {logs}"
 
     def _describe(self, event: dict[str, Any]) -> str:
@@ -83,7 +85,7 @@ class FailureReport:
         log = f"log: {self._folder.log_path(event['rank'])}"
         if event["status"] < 0:
             name = signal.Signals(-event["status"]).name
-            hint = _HINTS.get(name, "")
+            hint = _HINTS[name]() if name in _HINTS else ""
             return f"{who} was ended by {name}{hint}; {log}"
         report = self._error(event["rank"])
         if report is None and is_full(self._folder.path):

@@ -114,9 +114,9 @@ def _evaluate_strategy(task: Task, name: str, refusals: list[PlanRefusedError], 
                        limit: float = math.inf, narrower_than: float = math.inf) -> list[Candidate]:
     """Evaluate the layouts of one strategy; wider tensor parallelism only where narrower has too little memory.
 
-    Pipelines cost less than tensor exchange as long as memory allows. Where narrow stages make more pipelines than there
-    are micro-batches, wider ones are looked at too. What is estimated to take `limit` seconds or more is left out, and
-    so are tensor degrees from `narrower_than` on. Raises PlanRefusedError where no degree has one.
+    Pipelines cost less than tensor exchange as long as memory allows. Where narrow stages make more pipelines than
+    there are micro-batches, wider ones are looked at too. What is estimated to take `limit` seconds or more is
+    left out, and so are tensor degrees from `narrower_than` on. Raises PlanRefusedError where no degree has one.
     """
     candidates: list[Candidate] = []
     refused: list[PlanRefusedError] = []

@@ -90,8 +90,9 @@ class Estimator:
         """Return for every shape what is estimated of it, or why it cannot be planned with this size."""
         microbatches = count_microbatches(self.task.settings.global_batch_size, size)
         is_deep = facts.depth > self.num_layers  # which no batch mends
-        few = [None if is_deep else too_few(self.task, shape, size, int(ways), microbatches)
-               for shape, ways in zip(facts.shapes, facts.pipelines, strict=True)]
+        few: list[PlanRefusedError | None] = [
+            None if is_deep else too_few(self.task, shape, size, int(ways), microbatches)
+            for shape, ways in zip(facts.shapes, facts.pipelines, strict=True)]
         return _ShapesOfSize(self, facts, size, microbatches).estimates(few)
 
 
