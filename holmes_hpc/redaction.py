@@ -20,43 +20,52 @@ _SHORT = 256
 
 _NAME = re.compile(
     r"TOKEN(?!S|IZ|_CACHE)|SECRET|PASS(WD|WORD|PHRASE|CODE)|CREDENTIAL|CREDS|API_?KEY|ACCESS_?KEY|ACCOUNT_?KEY"
-    r"|CONNECTION_?STRING|(SSH|PG|ASK)PASS|SESSION_?ID|CSRF"
+    r"|CONNECTION_?STRING|(SSH|PG|ASK|STORE|KEY)PASS|AUTH_?KEY|SESS(ION)?_?ID|CSRF"
     r"|(^|[_.])(API|AUTH|AUTHORIZATION|BEARER|JWT|PAT|COOKIE|HMAC|SALT|NONCE|OTP|(?<!QUERY_)(?<!NUM_)KEYS?|PASS|PWD|PW|SIG|SIGNATURE|DSN"
     r"|WEBHOOK)([_.]|$)|(^|[_.])PIN$",
     re.IGNORECASE,
 )
-_CAMEL_NAME = re.compile(r"[a-z0-9](Keys?|Auth|Pwd|Pass|Sig|Cookie|Pin|Dsn)$")
+_CAMEL_NAME = re.compile(r"[a-z0-9](Keys?|Auth|Pwd|Pass|Sig|Signature|Cookie|Pin|Dsn)$")
 _NAMED = (
+    re.compile(r"""\b(?:key|name)=["']?([\w.-]++)["']?[ \t]+value="""),
     re.compile(r"(?<![\w.+~-])([\w.+~-]++)="),
-    re.compile(r"(?<![\w.+~-])([\w.+~-]++)(?:[ \t]{1,8}=|[ \t]{0,8}:=|:-|[ \t]{1,8}:(?!:)|:(?=[^\s:/]))(?!=)"
+    re.compile(r"(?<![\w.-])([\w.]++(?:-[\w.]++)*+)[ \t]{0,8}[=-]>[ \t]{0,8}"),
+    re.compile(r"(?<![\w.+~-])([\w.+~-]++)(?:[ \t]{1,8}=(?!>)|[ \t]{0,8}:=|:-|[ \t]{1,8}:(?!:)|:(?=[^\s:/]))(?!=)"
                r"[ \t]*"),
     re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]*)\s+(?!-)"),
     re.compile(r"""(?:^[ \t]*(?:-[ \t]+)?|[{,][ \t]*)["']?([\w.-]+)["']?:[ \t]+""", re.MULTILINE),
     re.compile(r"""\\{0,4}["']([\w.-]+)\\{0,4}["'][ \t]*(?::|\]?[ \t]*=(?!=))[ \t]*"""),
     re.compile(r"(?<![\w-])(?:setenv|setx|ENV|ARG|set[ \t]+-[A-Za-z]+|config(?:ure)?[ \t]+set)[ \t]+([\w.-]+)[ \t]+"
                r"(?![-=])"),
+    re.compile(r"""["']([A-Z][A-Z0-9]*_[A-Z0-9_]+)["'][ \t]*,[ \t]*(?=["'])"""),
+    re.compile(r"<([\w.-]++)>(?=[^<\n]*</)"),
+    re.compile(r"\b([A-Z][A-Z0-9]*_[A-Z0-9_]+)[ \t]+(?=[^\s]{0,99}[0-9])(?=[^\s]{8})"),
 )
 """Where a name stands before its value: NAME=, NAME =, ${NAME:-, --name, YAML's name:, JSON's "name":, x["name"] =,
-setenv NAME."""
+setenv NAME, ("NAME", "x"), NAME => x, <name>x</name>, key="name" value="x", and NAME x where x is no word."""
 _WORD = (r"""(?:'[^'\n]*'|"(?:\\.|[^"\\\n])*"|\\[\s\S]|,(?!\s|$|[\w.-]+=)|[\])}](?!\s|$|[\])},'"])"""
-         r"""|[^\s,;&|'"\])}\\])+""")
+         r"""|[$<]\([ \t]*(?:echo|printf)\b[^)\n]*\)?|[^\s,;&|'"\])}\\])+""")
 """A value as shells and Hydra write it: quoted parts and plain ones in a row, up to what ends a word."""
 _TOLD = r"(?:\$\([ \t]*(?:echo|printf)\b[^)\n]*\)?|`[ \t]*(?:echo|printf)\b[^`\n]*`?)"
 _VALUE = re.compile(rf"""{_TOLD}|{_WORD}|['"][^\n]*""")
 
 _PROGRAMS = (r"wandb|huggingface-cli|huggingface|hf|docker|podman|nerdctl|apptainer|singularity|ngc|comet|neptune|"
-             r"mlflow|clearml|gh|glab|oras|helm|az|gcloud|aws|modal|dvc|npm|twine|vault")
+             r"mlflow|clearml|gh|glab|oras|helm|az|gcloud|aws|modal|dvc|npm|twine|vault|flyctl|fly|heroku|"
+             r"vercel|tsh|oc")
 _LOGIN = re.compile(rf"(\b(?:{_PROGRAMS})(?:[ \t]+(?:auth|registry|remote))?[ \t]+login)(?:[ \t]+{_WORD})+")
 _HEADER = re.compile(r"""(?i)((?<![\w-])[\w-]{0,80}?(?:authorization|api-key|cookie|-token|-auth|-secret|-password)"""
                      r"""["']?:[ \t]*)[^'"\n]+""")
 _AFTER = re.compile(rf"(?im)(\bbearer[ \t]+|(?<![\w-])-u[ \t]*(?=[^\s:]+:[^\s:])|--(?:proxy-)?user[ \t=]+(?=\S+:)"
                     rf"|\blogin[ \t]+\S+[ \t]+password[ \t]+"
                     rf"|<<<[ \t]*|\bsecret_access_key[ \t]+|^[ \t]*password[ \t]+(?!is\b|[:=])"
+                    rf"|\bidentified[ \t]+by[ \t]+|\bpassword[ \t]+(?=['\"])"
+                    rf"|\b(?:password|passwd|passphrase|passcode|pw|pin|token|secret)[ \t]+(?:is[ \t:]+|was[ \t]+)?"
+                    rf"(?=\S{{0,99}}[0-9])(?=\S{{0,99}}[A-Za-z])(?=\S{{8}})"
                     rf"|(?<![\w/])(?:password|passwd|passphrase):[ \t]+|(?<![\w-])-?pass(?:in|out)?[ \t=]+(?=pass:)"
                     rf"|\bapi[ _-]?key[ \t:]+(?=\S*[0-9])){_WORD}")
 _PIPED = re.compile(r"(\b(?:echo|printf)[ \t]+)[^\n|;&>]{1,400}+(?=\|[^\n;]{0,400}(?:\blogin\b|-stdin\b|-fd\b"
                     r"|\bsudo[ \t]+-S|\b(?:kinit|su|cryptsetup)\b|--with-token"
-                    r"|\bpasswd|\bsecret)|>{1,2}[ \t]*\S{0,200}?(?:netrc|token|secret|passw|credential))")
+                    r"|\b(?:ch)?passwd|\bsecret)|>{1,2}[ \t]*\S{0,200}?(?:netrc|token|secret|passw|credential))")
 """What a shell tells a program that logs in by a pipe, or a file that holds such."""
 _PROGRAM_OPTIONS = (
     (r"(?:mysql|mariadb)[\w-]*|7z\w*", r"-p"),
@@ -64,7 +73,9 @@ _PROGRAM_OPTIONS = (
     (r"openssl", r"-[kK][ \t]+"),
     (r"redis-cli", r"-a[ \t]*"), (r"ldap\w+", r"-w[ \t]*"), (r"zip|unzip|sqlcmd|isql|bcp|ipmitool|mosquitto_\w+",
                                                               r"-P[ \t]*"),
-    (r"ssh-keygen", r"-[NP][ \t]*"), (r"snmp\w+", r"-[AX][ \t]*"), (r"curl", r"-b[ \t]*"),
+    (r"ssh-keygen", r"-[NP][ \t]*"), (r"snmp\w+", r"-[AXc][ \t]*"), (r"rar|unrar", r"-h?p"),
+    (r"beeline|hive|useradd|usermod", r"-p[ \t]*"), (r"https?|xh", r"-a[ \t]*"),
+    (r"smbclient", r"//\S+[ \t]+(?!-)"), (r"curl", r"-b[ \t]*"),
     (r"smbclient|rpcclient", r"-U[ \t]*[^\s%]+%"), (r"lftp", r"-u[ \t]*[^\s,]+,"), (r"xfreerdp|freerdp", r"/p:"),
 )
 """Options whose names alone tell nothing, by the programs that take a password by them."""
@@ -74,16 +85,18 @@ _REST = re.compile(
     r"(\bmc[ \t]+alias[ \t]+set[ \t]+|\brclone[ \t]+config[ \t]+(?:create|update|password)[ \t]+"
     r"|\bkaggle[ \t]+config[ \t]+set[ \t]+|\bvault[ \t]+(?:kv[ \t]+put|write)[ \t]+"
     r"|\b(?:kubectl[ \t]+create|gh)[ \t]+secret[ \t]+|\bhtpasswd[ \t]+-\w*b\w*[ \t]+|\bexpect[ \t]+-c[ \t]*"
-    r"|\bsqlplus[ \t]+|\blogin\((?=[^)\n]))[^\n]+")
+    r"|\bnet[ \t]+use[ \t]+|\bngrok[^\n]{0,40}authtoken[ \t]+|\bheroku[ \t]+auth:token[ \t]+"
+    r"|(?m:^)[ \t'\"-]{0,20}(?:requirepass|masterauth|AUTH|PASS)[ \t]+|\bsqlplus[ \t]+|\blogin\((?=[^)\n]))[^\n]+")
 """Commands that are all about secrets, of which nothing more is shown."""
 _FORMS = (
     re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z -]*-----|\Z)", re.DOTALL),
     re.compile(r"""(?<=://)[^/\s'"]+(?=@)"""),
     re.compile(r"""(?<![^\s'"=])[\w.+-]{1,64}:[^\s@:/'"]{1,256}@(?!sha256\b)(?=[A-Za-z0-9])"""),
     re.compile(r"""(?:(?<=hooks\.slack\.com/)|(?<=/api/webhooks/)|(?<=api\.telegram\.org/bot))[^\s'"]+"""),
-    re.compile(r"\b(?:gh[opusr]_|github_pat_|glpat-|hf_|sk-|sk_live_|rk_live_|xox[abeprs]-|npm_|pypi-|dckr_pat_|nvapi-|"
+    re.compile(r"\b(?:gh[opusr]_|github_pat_|gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|soat)-|hf_|gsk_|r8_|xapp-|SG\.|sk-|sk_live_|rk_live_|xox[abeprs]-|npm_|pypi-|dckr_pat_|nvapi-|"
                r"wandb_v1_|dop_v1_|AIza)[A-Za-z0-9_-]{12,}"),
     re.compile(r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b"),
+    re.compile(r"\b[0-9]{6,12}:AA[A-Za-z0-9_-]{30,}"),
     re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*)?"),
     # A long word of letters and digits given to a variable, whatever its name, or to echo: keys of trackers are such.
     re.compile(r"""(?:(?<=[A-Z0-9_]=)|(?<=\becho )|(?<=\bprintf ))["']?"""
@@ -154,7 +167,7 @@ def _redact_word(before: list[Any], word: str) -> str:
     if re.fullmatch(r"--?[^=]+", before[-1]) and is_secret(before[-1]) and not word.startswith("-"):
         return HIDDEN
     words = f"{' '.join(before)} "
-    text, shown = redact(words + word), redact(words)  # the word before may hold a secret of its own
+    text, shown = redact(words + redact(word)), redact(words)  # the word before may hold a secret of its own
     return text.removeprefix(shown) if text.startswith(shown) else HIDDEN
 
 

@@ -99,7 +99,17 @@ FORMS |= {line: line.replace("{}", MARK) for line in (
     "https://h/api/webhooks/1/{}", "https://api.telegram.org/bot12:{}/send", "scp user:{}@host x", "privateKey={}",
     "apiKey: {}", "PIN={}", "--otp {}", "HMAC={}", "SESSION_ID={}", "PGPASS={}", "Server=h;Uid=u;Pwd={};",
     "AccountName=a;AccountKey={};", "//registry.npmjs.org/:_authToken={}", "--export=ALL,HF_TOKEN={}",
-    "mount -t cifs -o user=u,pass={} //h /m", "plink -pw {} h", "az login --service-principal -u a -p {}")}
+    "mount -t cifs -o user=u,pass={} //h /m", "plink -pw {} h", "az login --service-principal -u a -p {}",
+    "net use Z: //h/s /user:me {}", "net use Z: //h/s {} /user:me", "the password is {}1a2b3c4d",
+    "my token is: {}1a2b3c4d", "passwd {}1a2b3c4d", "HF_TOKEN {}1a2b3c4d", "HF_TOKEN => {}", "API_KEY->{}",
+    'os.environ.setdefault("HF_TOKEN", "{}")', "os.putenv('HF_TOKEN','{}')", "<password>{}</password>",
+    '<add key="Password" value="{}"/>', "IDENTIFIED BY '{}'", "ALTER USER me WITH PASSWORD '{}'",
+    "HF_TOKEN=a$(echo {})", "rsync --password-file=<(echo {})", "rar x -p{} a", "unrar x -hp{} a",
+    "keytool -storepass {} -keypass {}", "smbclient //h/s {} -U me", "snmpget -c {} h", "http -a me:{} h",
+    "beeline -n me -p {}", "useradd -p {} me", "echo me:{} | chpasswd", "tailscale up --authkey {}",
+    "ngrok config add-authtoken {}", "heroku auth:token {}", "flyctl auth login -t {}", "PHPSESSID={}",
+    "SharedAccessSignature={}", "requirepass {}", "PASS {}", "X=1234567:AA{}0123456789abcdefghijABCDEFGHIJ01",
+    "run glrt-{}0123456789", "run gsk_{}0123456789", "run xapp-1-{}0123456789")}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -122,6 +132,8 @@ def test_secrets_are_hidden_and_the_rest_is_left(form: str) -> None:
     "export X=$(cat ~/.wandb-key)", "export TOKENIZERS_PARALLELISM=$(nproc)", "the api key of wandb", "mkdir -p runs/x",
     "git config set user.name me", "KeyError: 'layers'", "docker run -p 8080:80 image", "rsync -a x me@host:/data",
     "image:1.2@sha256:0123", "mkdir -p a && tar -k b", "ssh -p 2222 h", "num_keys: 4", "pin_memory=true", "bypass=true",
+    "HF_TOKEN is not set", "the token 50257 is none", "the password is wrong", "for each in ('query', 'key', 'value')",
+    "the secret of this run", "ranks -> nodes", "PASSED 3 tests", "net user 3",
     "export PATH=/a/b1:/c/d2:$PATH", "NCCL_IB_HCA=mlx5_0,mlx5_1", "step_seconds: 0.27",
 ])
 def test_what_is_no_secret_stays(text: str) -> None:
