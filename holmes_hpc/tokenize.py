@@ -16,7 +16,7 @@ from holmes_hpc.errors import ConfigurationError, DataError, HolmesError
 from holmes_hpc.paths import check_output
 from holmes_hpc.program import report, run_program
 from holmes_hpc.values.packings import FORMATS
-from holmes_hpc.words import counted
+from holmes_hpc.words import counted, size_words
 
 _SAY_SECONDS = 2.0
 _INTERRUPTED = 130
@@ -104,12 +104,13 @@ class _Progress:
         if self._before is None:
             self._before = done
             if done:
-                sys.stderr.write(f"holmes tokenize: goes on where it ended, at {done >> 20} of {total >> 20} MiB\n")
+                sys.stderr.write(f"holmes tokenize: goes on where it ended, at {size_words(done)} of "
+                                 f"{size_words(total)}\n")
         elif now > self._said + _SAY_SECONDS:
             self._said = now
             rate = (done - self._before) / (now - self._began)
             left = (total - done) / rate if rate else 0.0
-            sys.stderr.write(f"holmes tokenize: {done >> 20} of {total >> 20} MiB, {rate / 2**20:.1f} MiB/s, about "
+            sys.stderr.write(f"holmes tokenize: {size_words(done)} of {size_words(total)}, {size_words(rate)}/s, about "
                              f"{left:.0f} s left\n")
 
 

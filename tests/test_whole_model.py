@@ -36,7 +36,7 @@ def run(command, capsys, *words) -> str:
 
 
 def test_evaluate_has_the_validation_loss_of_the_run(world, capsys):
-    found = json.loads(run(evaluate, capsys, world.folder.path, "train.validation_samples=6", "--json"))
+    found = json.loads(run(evaluate, capsys, world.folder.path, "--json"))
     assert found["model"].endswith("step-000004")
     [source] = found["sources"]
     assert source["loss"] == pytest.approx(world.rows[-1]["validation_loss"], rel=1e-6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from holmes_hpc.config.pretrained import OWN, is_of_bytes
 from holmes_hpc.errors import CheckpointError, ConfigurationError
 from holmes_hpc.families import ModelFolder, family_named
 from holmes_hpc.families.checking import check_weights
-from holmes_hpc.foreign import read_yaml
+from holmes_hpc.foreign import read_yaml, whole_number
 from holmes_hpc.model import StageModule, TensorShare, build_stage
 from holmes_hpc.model.pretrained import PretrainedWeights
 from holmes_hpc.paths import at_home, is_file, is_folder
@@ -106,7 +106,9 @@ def settings_of(origin: Origin, overrides: Sequence[str]) -> tuple[Any, Architec
     except TypeError as error:
         raise ConfigurationError(f"{origin.words} is of a newer version of holmes_hpc: {error}.") from error
     model = [f"model.vocab_size={architecture.vocab_size}", f"model.sequence_length={architecture.sequence_length}"]
-    own = [] if any(each.startswith("data=") for each in overrides) else _data_of(origin)
+    kept = _kept_configuration(origin)
+    own = [] if any(each.startswith("data=") for each in overrides) else _data_of(kept)
+    own += _samples_of(kept)
     texts = [] if origin.texts is None or is_of_bytes(origin.texts, architecture.vocab_size) else [
         f"data.tokenizer={_written(str(origin.texts))}"]
     config = compose([*_ONE, *model, *texts, *own, *overrides])
@@ -149,10 +151,21 @@ class _SavedWeights:
         return tensor
 
 
-def _data_of(origin: Origin) -> list[str]:
-    """Return the data of a run as overrides; the tokenizer that its model came with is the one that the run kept."""
+def _kept_configuration(origin: Origin) -> Mapping[str, Any]:
     config = read_yaml(RunFolder.open(origin.folder).config_path)
-    data = config.get("data") if isinstance(config, dict) else None
+    return config if isinstance(config, dict) else {}
+
+
+def _samples_of(config: Mapping[str, Any]) -> list[str]:
+    """Return how many samples a run validates with, as an override."""
+    train = config.get("train")
+    samples = whole_number(train.get("validation_samples"), least=1) if isinstance(train, dict) else None
+    return [] if samples is None else [f"train.validation_samples={samples}"]
+
+
+def _data_of(config: Mapping[str, Any]) -> list[str]:
+    """Return the data of a run as overrides; the tokenizer that its model came with is the one that the run kept."""
+    data = config.get("data")
     if not isinstance(data, dict):
         return []
     model = config.get("model")
