@@ -162,7 +162,8 @@ def test_one_file_goes_before_an_index_as_transformers_has_it(folder: Path) -> N
     look(folder)
 
 
-@pytest.mark.parametrize("kind", ["unknown family", "a missing shard", "no number"])
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=() if kind in (
+    "unknown family", "a missing shard", "no number") else pytest.mark.long) for kind in WRONG])
 def test_the_command_says_it_once_and_writes_nothing(kind: str, folder: Path, tmp_path: Path,
                                                      capfd: pytest.CaptureFixture[str]) -> None:
     WRONG[kind][0](folder)
