@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +18,7 @@ from holmes_hpc.cluster.slurm.jobs import read_task_numbers
 from holmes_hpc.cluster.slurm.records import SlurmOutputError
 from holmes_hpc.runs import RunFolder, read_result, write_job, write_result
 from holmes_hpc.runs.shared import memory_file_system
-from holmes_hpc.submit import commands, states
+from holmes_hpc.submit import commands, lost, states
 from holmes_hpc.submit import watch as watching
 from holmes_hpc.submit.board import Board
 from holmes_hpc.submit.commands import SlurmCommandError
@@ -176,6 +179,19 @@ def test_a6_a_preempted_job_is_watched_on_where_it_is_requeued(tmp_path: Path) -
 def test_a_controller_that_restarts_does_not_end_a_run(tmp_path: Path) -> None:
     slurm = Slurm((0, JobStatus("RUNNING")), (10, SlurmCommandError("no answer")), (400, JobStatus("RUNNING")))
     assert not run_until_over(tmp_path, slurm, until=500).over
+
+
+def test_a_queue_that_hangs_holds_up_nobody_for_long_and_is_said_at_once(
+        tmp_path: Path, programs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(lost, "QUEUE_SECONDS", 0.3)
+    programs("squeue", "")
+    (tmp_path / "bin" / "squeue").write_text("#!/bin/sh\nexec sleep 600\n")
+    run = SubmittedRun("3", RunFolder.create(tmp_path, "run"))
+    began = time.monotonic()
+    Watch([run], lost.OwnStates([run])).poll()
+    assert time.monotonic() - began < 30
+    assert caplog.text.count("Slurm does not tell of the jobs (squeue ") == 1
 
 
 SILENT = (0, SlurmCommandError("squeue: no answer"))
@@ -349,6 +365,23 @@ def test_a_job_that_takes_the_number_of_one_that_is_followed_is_not_followed(
     ended = follow(SubmittedRun("16", sixteen), lambda row: None, on_state)
     assert told == ["RUNNING", "Slurm lost it, and gave the number 16 to another job, which is none of this run's"]
     assert exit_status_of(ended) == 1 and "Slurm does not know job 16 any more, and it never began" in failure(ended)
+
+
+def test_that_a_running_job_is_held_is_no_news(sixteen: RunFolder, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def on_state(words: str) -> None:
+        told.append(words)
+        squeue = tmp_path / "bin" / "squeue"
+        if len(told) == 1:  # as by `scontrol hold` of a job that runs
+            squeue.write_text(squeue.read_text().replace("|None|", "|JobHeldUser|"))
+
+    def on_row(row: dict[str, Any]) -> None:
+        write_result(sixteen, "completed", error=None, emulated=False)
+
+    threading.Timer(3.0, lambda: sixteen.append_metrics({"step": 1})).start()
+    follow(SubmittedRun("16", sixteen), on_row, on_state)
+    assert told == ["RUNNING"]
 
 
 @pytest.mark.parametrize("script", ["{run}/submission/.submission_file_1.sh", "",

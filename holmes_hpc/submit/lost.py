@@ -15,6 +15,9 @@ from holmes_hpc.submit.states import JobStatus, read_states
 from holmes_hpc.submit.succession import places_of
 from holmes_hpc.submit.watch import SubmittedRun
 
+QUEUE_SECONDS = 15.0
+"""How long the queue is waited for by who shows runs meanwhile: their steps are not seen until it answers."""
+
 
 class OwnStates:
     """Asks for the states of runs as `read_states` does, but for jobs that only have their numbers (`lost`).
@@ -38,7 +41,7 @@ class OwnStates:
 
     def __call__(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
         """Return the states by job id."""
-        states = read_states(job_ids, say=self._say)
+        states = read_states(job_ids, say=self._say, queue_seconds=QUEUE_SECONDS)
         changed = {known_as: status.state for known_as, status in states.items()
                    if known_as in self._runs and self._looked_up.get(known_as) != status.state}
         if changed:
@@ -58,7 +61,8 @@ def strangers(runs: Iterable[SubmittedRun]) -> set[str]:
         by_cluster.setdefault(run.cluster, []).append(run)
     found = set()
     for cluster, mine in by_cluster.items():
-        listed = run_command(["squeue", "--me", "--states=all", "--noheader", "--format=%i|%o"], cluster=cluster)
+        listed = run_command(["squeue", "--me", "--states=all", "--noheader", "--format=%i|%o"], cluster=cluster,
+                             timeout_seconds=QUEUE_SECONDS)
         scripts = {str(job): script for job, script in jobs_and_words(listed) if script}
         for run in mine:
             script = scripts.get(run.job_id.partition("_")[0])

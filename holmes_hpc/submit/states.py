@@ -59,25 +59,25 @@ class JobStatus:
         return f"{self.state} ({self.reason})" if self.reason and self.state == "PENDING" else self.state
 
 
-def read_states(job_ids: Sequence[str], *, say: bool = False) -> dict[str, JobStatus]:
+def read_states(job_ids: Sequence[str], *, say: bool = False, queue_seconds: float = 60.0) -> dict[str, JobStatus]:
     """Return the states of jobs: from the queue, and for those that left it from accounting where there is one.
 
     `7;west` is job 7 of the cluster west. One call asks for all jobs of a cluster, however many there are. A job that
     neither knows is missing from the answer. Raises SlurmCommandError when the controller does not answer, or in
-    no form that is known. With `say` who waits is told.
+    no form that is known. With `say` who waits is told; the queue is waited for at most `queue_seconds`.
     """
     by_cluster: dict[str, set[str]] = {}
     for job_id in job_ids:
         job, _, cluster = job_id.partition(";")
         by_cluster.setdefault(cluster, set()).add(job)
     return {f"{job};{cluster}" if cluster else job: status for cluster, wanted in by_cluster.items()
-            for job, status in _read_states(wanted, cluster or None, say=say).items()}
+            for job, status in _read_states(wanted, cluster or None, say, queue_seconds).items()}
 
 
-def _read_states(wanted: set[str], cluster: str | None, *, say: bool) -> dict[str, JobStatus]:
+def _read_states(wanted: set[str], cluster: str | None, say: bool, queue_seconds: float) -> dict[str, JobStatus]:
     words = ["squeue", "--me", "--states=all", f"--format={JOB_FORMAT}"]
     with understood(words[:1]):
-        found = statuses(read_squeue(run_command(words, cluster=cluster, say=say)))
+        found = statuses(read_squeue(run_command(words, cluster=cluster, timeout_seconds=queue_seconds, say=say)))
     gone = sorted({job.partition("_")[0] for job in wanted - found.keys()})
     if gone:
         words = ["sacct", "--parsable2", f"--format={ACCOUNTING_FIELDS}", f"--jobs={','.join(gone)}"]

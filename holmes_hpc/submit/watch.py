@@ -11,7 +11,7 @@ from holmes_hpc.cluster.slurm.states import is_final
 from holmes_hpc.runs import RunFolder, read_result
 from holmes_hpc.runs.job import note_final_state
 from holmes_hpc.runs.life import Life
-from holmes_hpc.submit.commands import SlurmCommandError
+from holmes_hpc.submit.commands import SlowSlurmError, SlurmCommandError
 from holmes_hpc.submit.states import JobStatus, read_states
 
 FIRST_WAIT_SECONDS = 1.0
@@ -90,7 +90,7 @@ class Watch:
         self.runs = [Watched(run, clock(), over=run.job_id == NOT_SUBMITTED or run.gone_on) for run in runs]
         self._wait_seconds = FIRST_WAIT_SECONDS
         self._due = clock()
-        self._unanswered = 0
+        self._unanswered, self._said = 0, False
         self.silence = ""
         """why Slurm did not answer the last question"""
 
@@ -138,14 +138,15 @@ class Watch:
         try:
             answer = self._ask([watched.run.known_as for watched in open_runs])
         except SlurmCommandError as error:
-            self._unanswered += 1
+            self._unanswered += SAID_AFTER if isinstance(error, SlowSlurmError) else 1  # that one took long
             self.silence = str(error)
-            if self._unanswered == SAID_AFTER:
+            if self._unanswered >= SAID_AFTER and not self._said:
+                self._said = True
                 LOG.warning("Slurm does not tell of the jobs (%s); going by what the ranks write until it does", error)
             return [watched for watched in open_runs if self._goes_without(watched)]
-        if self._unanswered >= SAID_AFTER:
+        if self._said:
             LOG.info("Slurm tells of the jobs again")
-        self._unanswered, self.silence = 0, ""
+        self._unanswered, self._said, self.silence = 0, False, ""
         return [watched for watched in open_runs if self._take(watched, answer.get(watched.run.known_as))]
 
     def _goes_without(self, watched: Watched) -> bool:
