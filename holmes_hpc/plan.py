@@ -34,7 +34,9 @@ def act(config: DictConfig) -> front.Outcome:
                                  "leave output_folder out.")
     from holmes_hpc import planner
     from holmes_hpc.cluster import read_cluster
+    from holmes_hpc.data.before import check_data_exists
 
+    check_data_exists(config.data)
     cluster = read_cluster(config.cluster)
     if config.output == "megatron":
         plan = _export(config, cluster)

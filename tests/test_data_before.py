@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.config.compose import compose
 from holmes_hpc.config.schema import Data, Model
-from holmes_hpc.data.before import check_data_files
+from holmes_hpc.data.before import check_data_exists, check_data_files
 from holmes_hpc.data.token_file import TokenFileWriter
 from holmes_hpc.errors import ConfigurationError, RunFailedError
 from holmes_hpc.launch import train
@@ -147,6 +147,11 @@ def test_bad_files_are_refused_with_the_setting_that_leaves_them_to_the_ranks(ov
     assert message in str(refused.value)
     assert refused.value.exit_status == 2 and "data.check_before_start=false" in str(refused.value)
     assert sorted(files.rglob("*")) == before
+
+
+@pytest.mark.parametrize("overrides", GOOD, ids=" ".join)
+def test_a_plan_takes_the_good_ones_too(overrides: list[str], files: Path) -> None:
+    check_data_exists(compose(["+cluster=mixed", "model.sequence_length=8", *overrides]).data)
 
 
 def test_the_check_needs_no_torch(files: Path) -> None:

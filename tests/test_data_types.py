@@ -188,6 +188,17 @@ def test_a_type_that_cannot_hold_the_vocabulary_is_said(tmp_path: Path, caplog: 
     assert "ends at 65535, and model.vocab_size=128256: tokens 65536 and above never occur" in caplog.text
 
 
+@pytest.mark.parametrize(("begin", "end", "where"), [(0.5, 1, "tokens in a row are all 0, to the very end."),
+                                                     (0.2, 0.4, "tokens in a row are all 0. ")])
+def test_a_file_that_was_not_written_to_its_end_is_said(begin: float, end: float, where: str, tmp_path: Path,
+                                                        caplog: pytest.LogCaptureFixture) -> None:
+    tokens = ids(32_000, 400_000)
+    tokens[int(begin * len(tokens)):int(end * len(tokens))] = 0
+    with caplog.at_level(logging.WARNING):
+        check(GPT2, path=written(tmp_path, tokens, "<u2"))
+    assert where in caplog.text and "whose writer was stopped" in caplog.text
+
+
 @pytest.mark.parametrize(("code", "letter"), [(8, "i"), (8, "q"), (4, "q"), (1, "H")])
 def test_an_index_of_megatron_that_states_a_smaller_type_is_refused(tmp_path: Path, code: int, letter: str) -> None:
     tokens = ids(250 if code == 1 else GPT2, 20_000)

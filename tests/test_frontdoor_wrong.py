@@ -115,6 +115,11 @@ WRONG = [
       for asked in ("tensor=2", "layer_split=[1,3]", "layer_split=uniform")),
     Wrong([MIXED, "cluster.nodes=2"], ("exclude each other", "+cluster=uniform")),
     Wrong([MIXED, "data=tokens"], ("needs data.path",)),
+    *(Wrong([MIXED, f"data={kind}", "data.path=/no/such/words"], (f"there is no /no/such/words{end}: the folder",
+                                                                  "data.check_before_start=false"))
+      for kind, end in (("tokens", ""), ("text", ""), ("megatron", ".idx"))),
+    Wrong([MIXED, "data=mixture", "data.sources=[{name: python_docs}, {name: tokens, path: none.bin}]"],
+          ("data.sources.1.path=none.bin: there is no none.bin.",)),
     Wrong([MIXED, "data.path=/tmp/x"], ("exclude each other", "data=tokens")),
     # the command line
     Wrong([MIXED, "model.num_layers=[1,"], ("cannot read the override", "key=value")),

@@ -18,7 +18,7 @@ from holmes_hpc.data.settings import MADE_HERE, SourceSettings, sources_of
 from holmes_hpc.data.sources import Source, check_tokenizers, open_source
 from holmes_hpc.data.text import text_files
 from holmes_hpc.data.tokenizer import ByteTokenizer
-from holmes_hpc.data.tokens import readable
+from holmes_hpc.data.tokens import nearby, readable
 from holmes_hpc.errors import ConfigurationError, DataError
 from holmes_hpc.foreign import open_regular
 from holmes_hpc.paths import try_to_write
@@ -44,6 +44,25 @@ def check_data_files(data_config: Any, architecture: Architecture) -> None:
                                  "data.check_before_start=false: then the ranks check them.") from error
     for doubt in (doubt for source in sources for doubt in source.doubts(architecture.vocab_size)):
         _LOG.warning("%s", doubt)
+
+
+def check_data_exists(data_config: Any) -> None:
+    """Check that what `config.data` names is there, as a plan does, which reads none of it.
+
+    Raises ConfigurationError, unless `data.check_before_start` is false.
+    """
+    if not data_config.check_before_start:
+        return
+    for settings, _ in sources_of(data_config):
+        if settings.kind in SOURCES or not settings.path:
+            continue
+        path = settings.required_path
+        whole = path if settings.kind != "megatron" or path.suffix in (".bin", ".idx") else Path(f"{path}.idx")
+        if not whole.exists():
+            raise ConfigurationError(
+                f"{settings.key('path')}={settings.path}: there is no {whole}{nearby(whole)}. The plan does not read "
+                "it, and no run of it could start: name what exists, or set data.check_before_start=false if only the "
+                "nodes see it.")
 
 
 def _checked(settings: SourceSettings, architecture: Architecture) -> Source:

@@ -87,6 +87,19 @@ class Source:
             yield (f"{self.label} stores tokens in a type that ends at {most - 1}, and model.vocab_size={vocab_size}: "
                    f"tokens {most} and above never occur. If the data was made with so many, write it again in a wider "
                    f"type; if with fewer, model.vocab_size={most} would do.")
+        if self.vocab_size is None:
+            yield from self._blank()
+
+    def _blank(self) -> Iterator[str]:
+        """Say it where the tokens looked at are one and the same for long: nobody wrote them, or not to their end."""
+        windows = [window for tokens in (self.training, self.validation) for window in _windows(tokens)]
+        blank = [window for window in windows if len(window) == _CHECKED_TOKENS and window.min() == window.max()]
+        if blank:
+            where = ", to the very end" if blank[-1] is windows[-1] else ""
+            yield (f"{self.label}: in {len(blank)} of {len(windows)} places that were looked at {_CHECKED_TOKENS} "
+                   f"tokens in a row are all {int(blank[-1][0])}{where}. A file that was made as large as its tokens "
+                   "would be, and whose writer was stopped, looks so; a model learns nothing else from it. Write it "
+                   "again, unless that is meant.")
 
     def _narrow(self, vocab_size: int) -> int | None:
         """Return how many tokens the stored type tells apart where that is too few; None where the data says itself."""
