@@ -20,7 +20,7 @@ PLAIN_VERBS = {"jobs": "holmes_hpc.jobs", "cancel": "holmes_hpc.cancel", "sweep"
                "calibrate": "holmes_hpc.calibrate", "export": "holmes_hpc.export",
                "tokenize": "holmes_hpc.tokenize", "evaluate": "holmes_hpc.evaluate",
                "sample": "holmes_hpc.sample", "trace": "holmes_hpc.trace",
-               "site": "holmes_hpc.site", "settings": "holmes_hpc.settings"}
+               "top": "holmes_hpc.top", "site": "holmes_hpc.site", "settings": "holmes_hpc.settings"}
 """Verbs with arguments of their own, and their modules, each with a `main`."""
 
 ANALYSIS_VERBS = ("throughput", "report")
@@ -37,6 +37,7 @@ usage: holmes VERB [arguments]
   probe +cluster=NAME [overrides]    measure the links between the cluster's nodes
   throughput RUN...                  tables and pictures of finished or running runs
   jobs [RUN...] [--watch]            state, step, tokens/s and loss of submitted runs
+  top RUN                            the ranks of a run, live: who computes, waits, and is slow
   cancel RUN...                      cancel the jobs of runs or of a sweep
   sweep SWEEP --resume               go on with a sweep: submit what is missing or has failed
   logs RUN [--rank N] [--follow]     what a run's batch script and ranks wrote

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from holmes_hpc.config.folders import default_runs_folder
 
-WITH_RUNS = ("jobs", "cancel", "logs", "compare", "calibrate", "throughput", "report", "sweep", "trace", "evaluate",
-             "sample", "export")
+WITH_RUNS = ("jobs", "cancel", "logs", "compare", "calibrate", "throughput", "report", "sweep", "trace", "top",
+             "evaluate", "sample", "export")
 """Verbs whose words are run folders, or folders of published models."""
 
 

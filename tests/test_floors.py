@@ -36,7 +36,7 @@ FLOORS = [
     {"api", "completion"},
     {"front"},
     {"train", "plan", "doctor", "jobs", "cancel", "sweep", "logs", "site", "probe", "compare", "calibrate",
-     "tokenize", "settings", "evaluate", "sample", "export", "trace"},
+     "tokenize", "settings", "evaluate", "sample", "export", "trace", "top"},
     {"cli", "scripted"},
 ]
 TORCH_FROM = FLOORS.index({"metrics", "data", "model", "checkpoint"})
@@ -44,7 +44,7 @@ FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 NO_TORCH_EITHER = {"api", "scripted", "completion",
                    "front", "program", "train", "plan", "doctor", "jobs", "cancel", "sweep", "logs", "site", "probe",
                    "compare", "calibrate", "tokenize", "settings", "evaluate", "sample", "export", "trace",
-                   "cli"}
+                   "top", "cli"}
 """Commands, which reach torch through launch alone, once they run."""
 
 STANDARD_LIBRARY_ONLY = {"values"}

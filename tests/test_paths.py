@@ -28,7 +28,7 @@ from tests.runs_for_tests import ROOT, environment, open_to_all, ordinary_user
 LONG = "n" * 300
 # As an ordinary user the tests may not be able to import any more.
 ANALYSIS = [importlib.import_module(f"analysis.{name}") for name in (*cli.ANALYSIS_VERBS, "pictures", "timeline")]
-READERS = ("compare", "jobs", "logs", "throughput", "report", "calibrate")
+READERS = ("compare", "jobs", "logs", "top", "throughput", "report", "calibrate")
 
 
 @pytest.fixture(name="places")
@@ -218,7 +218,8 @@ sys.exit(program.run_program('doctor', act))
 PROGRAMS = ["holmes_hpc.jobs", "holmes_hpc.logs", "holmes_hpc.calibrate", "holmes_hpc.site", "holmes_hpc.compare",
             "holmes_hpc.plan", "holmes_hpc.train", "holmes_hpc.doctor", "holmes_hpc.probe", "analysis.report",
             "analysis.throughput", "holmes_hpc.cancel", "holmes_hpc.sweep", "holmes_hpc.cli", "holmes_hpc.settings",
-            "holmes_hpc.trace", "holmes_hpc.tokenize", "holmes_hpc.evaluate", "holmes_hpc.export", "holmes_hpc.sample"]
+            "holmes_hpc.trace", "holmes_hpc.top", "holmes_hpc.tokenize", "holmes_hpc.evaluate", "holmes_hpc.export",
+            "holmes_hpc.sample"]
 
 
 def test_all_programs_are_known() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,13 @@ class GrowingFile:
     A line without its end is left for the next look. A file that was replaced or shortened is read from its beginning.
     """
 
-    def __init__(self, path: Path, *, skip: bool = False) -> None:
-        """With `skip` begin behind what is there now."""
+    def __init__(self, path: Path, *, skip: bool = False, last_bytes: int | None = None) -> None:
+        """With `skip` begin behind what is there now, with `last_bytes` so far before its end, maybe inside a line."""
         self._path, self._offset, self._inode = path, 0, 0
+        if last_bytes is not None:
+            with suppress(OSError):
+                status = os.stat(path)
+                self._offset, self._inode = max(0, status.st_size - last_bytes), status.st_ino
         while skip and self.new_lines():
             pass
 
