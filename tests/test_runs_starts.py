@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -88,6 +89,14 @@ def test_the_cause_is_found_by_kinds_of_errors_and_not_by_the_clocks_of_nodes(ru
     for rank in (2, 3):
         start.write_end(rank, "roce-1", 143, told="SIGTERM")
     assert (start.cause() or "").startswith("RuntimeError: connection closed by peer [rank 1 on node ib-1; log: ")
+
+
+def test_a_run_folder_that_was_removed_under_its_run_is_said_to_be(run: RunFolder) -> None:
+    begin(run)
+    shutil.rmtree(run.path)
+    start = begin(run)
+    start.write_end(0, "ib-1", 1, told=None)  # the ranks find the folder's place, and make what they write there
+    assert f"the files of the run folder {run.path} were removed" in (start.cause() or "")
 
 
 def test_the_newest_start_is_the_one_with_the_highest_numbers(run: RunFolder) -> None:

@@ -284,6 +284,17 @@ def test_a_job_that_left_nothing_names_the_run_folder(tmp_path: Path, programs: 
     assert "run.folder=PATH" in text
 
 
+def test_a_script_that_ended_before_its_ranks_started_names_its_setup(tmp_path: Path,
+                                                                      programs: Callable[..., Path]) -> None:
+    programs("scontrol", "JobId=3 JobState=FAILED\n   NodeList=ib-7\n   ExitCode=4:0\n")
+    watched = run_until_over(tmp_path, Slurm((0, JobStatus("RUNNING"))), until=1).runs[0]
+    (watched.run.folder.logs / "batch.log").write_text("a line\n")
+    watched.status = JobStatus("FAILED")
+    assert "ended as FAILED (exit code 4:0 on ib-7) before its ranks were started, as where a line of launch.setup" in (
+        failure(watched))
+    assert failure(watched).endswith("batch.log ends with:\na line")
+
+
 def test_the_memory_of_this_machine_is_no_place_for_a_run(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(f"overlay / overlay rw 0 0\ntmpfs {tmp_path}/a tmpfs rw 0 0\n"

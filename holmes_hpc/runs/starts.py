@@ -150,6 +150,9 @@ class Start:
         supervised = (self.read(_CAUSE) or {}).get("cause")
         if isinstance(supervised, str):
             return supervised
+        if not self.run.logs.is_dir():  # ranks have written their ends since, but nothing else is left
+            return (f"the files of the run folder {self.run.path} were removed while the run was in it; start it "
+                    "again, with run.folder at a place that nobody cleans up")
         nodes, ends = self.ranks(), self.ends()
         hang = self._hang(nodes, ends)
         if hang is not None:

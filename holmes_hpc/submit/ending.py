@@ -15,7 +15,7 @@ from holmes_hpc.submit.commands import SlurmCommandError, run_command
 from holmes_hpc.submit.log_causes import BATCH_LOG, MORE_MEMORY, cause_in_log, log_tail, newest_text
 from holmes_hpc.submit.watch import LIFELESS_SECONDS, SubmittedRun, Watched
 
-_CANCELLED, _OUT_OF_MEMORY, _PREEMPTED = "CANCELLED", "OUT_OF_MEMORY", "PREEMPTED"
+_CANCELLED, _FAILED, _OUT_OF_MEMORY, _PREEMPTED = "CANCELLED", "FAILED", "OUT_OF_MEMORY", "PREEMPTED"
 
 
 def exit_status_of(watched: Watched) -> int:
@@ -77,6 +77,9 @@ def _without_result(watched: Watched) -> str:
         return (f"{words}{_details(watched.run)}, and left nothing in {folder.path}, where its log belongs: if the "
                 "nodes do not see that folder, choose a place on a file system that all nodes share by run.folder=PATH")
     cause = cause_in_log(newest_text(folder)) or _full(folder)
+    if cause is None and state == _FAILED and Start.newest(folder) is None:
+        words = (f"job {job_id} ended as {state}{_details(watched.run)} before its ranks were started, as where a line "
+                 "of launch.setup ends the script")
     return f"{words}: {cause}" if cause else f"{words}{log_tail(folder)}"
 
 
