@@ -133,6 +133,20 @@ def test_a_checkpoint_that_others_could_have_changed_is_said(
         exposed_words(saved, caplog))
 
 
+@pytest.mark.parametrize("closed", ["", "checkpoints"])
+def test_what_lies_in_a_closed_folder_may_have_any_modes(closed: str, tmp_path: Path,
+                                                         caplog: pytest.LogCaptureFixture) -> None:
+    """As a run with umask 000 or 002 leaves it: every resume of one's own run warned."""
+    saved = tmp_path / "runs" / "mixed"
+    saved.mkdir(parents=True)
+    fill(saved)
+    for path in [path for path in (saved / "checkpoints").rglob("*") if not path.is_symlink()]:
+        path.chmod(0o777)
+    assert "may be written by others" in exposed_words(saved, caplog)
+    (saved / closed).chmod(0o700)
+    assert exposed_words(saved, caplog) == ""
+
+
 def test_folders_above_with_the_sticky_bit_are_fine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As /tmp is: nobody but its owner can take a folder away there."""
     saved = tmp_path / "runs" / "mixed"

@@ -136,17 +136,20 @@ def exposed(checkpoint: Path, files: Iterable[Path]) -> str | None:
     """Return by which folder or file others could have changed a checkpoint, in words; None where they could not.
 
     The checkpoint, its `files`, and the folders that make it part of a run may be written by their owner and by a group
-    of the user's own; a folder above by whom it may, unless anybody could put another one in its place.
+    of the user's own; a folder above by whom it may, unless anybody could put another one in its place. What lies in a
+    folder that nobody else may enter has any modes: a umask of 002 left them so.
     """
     checkpoint = checkpoint.resolve()
     run = [checkpoint, *(each for each in checkpoint.parents[:2] if _is_of_run(each))]
-    for path in (*run, *files):
+    for path in (*reversed(run), *files):
         try:
             status = path.stat()
         except OSError:
             continue  # whoever reads it says so
         if may_be_written_by_others(status):
             return _exposed_words(path, status)
+        if stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o011 and status.st_uid in (os.geteuid(), 0):
+            break
     for path in run[-1].parents:
         status = path.stat()
         if status.st_mode & 0o002 and not status.st_mode & stat.S_ISVTX:
