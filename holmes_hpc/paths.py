@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import tempfile
 from pathlib import Path
@@ -17,6 +18,7 @@ from holmes_hpc.errors import ConfigurationError
 MOST_NAME_BYTES = 255
 """Bytes of a file's name on Linux (NAME_MAX in linux/limits.h)."""
 
+_VARIABLE = re.compile(r"\$(\w+|\{\w+\})", re.ASCII)
 _REMEDIES = {
     errno.EACCES: "get the right to read it, or name another one",
     errno.ENAMETOOLONG: f"a name has at most {MOST_NAME_BYTES} bytes; name a shorter one",
@@ -27,9 +29,15 @@ _REMEDIES = {
 def at_home(path: Path | str, setting: str = "") -> Path:
     """Return a path whose `~` or `~USER` at the front is that home; one that begins otherwise stays as it is.
 
-    Raises ConfigurationError for a user that the system does not know, and where nobody says which home is one's own;
-    `setting` begins the message.
+    Raises ConfigurationError for a user that the system does not know, where nobody says which home is one's own, and
+    for a variable of a shell, which none has replaced; `setting` begins the message.
     """
+    variable = _VARIABLE.search(str(path))
+    if variable and not os.path.lexists(path):
+        begin = f"{setting}=" if setting else ""
+        raise ConfigurationError(f"{begin}{path}: {variable[0]} is no variable here, since no shell reads this text. "
+                                 "Write ~ for your home, in a setting ${oc.env:NAME} for another variable, or the path "
+                                 "in full.")
     try:
         return Path(path).expanduser()
     except RuntimeError:

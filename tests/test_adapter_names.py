@@ -38,6 +38,8 @@ def named(key: str, value: str) -> DictConfig:
     ("interface", "eth0,eth1", "no list"), ("interface", "^docker", "no list"), ("interface", "^lo,docker0", "no list"),
     ("interface", "eth", "begins names"), ("interface", "=eth0", "no name"), ("interface", "eth*", "no name"),
     ("interface", "a_name_of_sixteen", "no name"), ("interface", "eth 0", "no name"), ("interface", "", "no name"),
+    ("interface", "lo", "itself alone"), ("fabric_interface", "lo", "itself alone"),
+    ("interface", "10.0.0.1", "an address"), ("fabric_interface", "192.168.10.1", "an address"),
     ("fabric_interface", "ib", "begins names"), ("fabric_interface", "ib0,ib1", "no list"),
 ])
 def test_patterns_of_nccl_are_refused_at_composing(key: str, value: str, why: str) -> None:

@@ -53,7 +53,8 @@ def refused(function: Callable[[], object]) -> str:
     ("+cluster.emulate.rates={ib: 1e308}", "beyond"), ("+cluster.emulate.rates={ib: 0}", "from 1e-06 up to 100000"),
     ("train.timeout_seconds=1e-300", "from 0.1 up to 1e+06"), ("optimizer.lr=1e-300", "from 1e-12"),
     ("train.profile_steps=[-1]", "from 1 up to"), ("launch.signal_seconds=65536", "from 1 up to 65,535"),
-    ("optimizer.lr=1e308", "beyond"), ("optimizer.lr=1e6", "up to 1000"), ("optimizer.min_lr=1e6", "up to 1000"),
+    ("train.profile_steps=[20,151]", "step 151 is not trained, as train.steps=150"), ("optimizer.lr=1e308", "beyond"),
+    ("optimizer.lr=1e6", "up to 1000"), ("optimizer.min_lr=1e6", "up to 1000"),
     ("optimizer.epsilon=1000", "up to 1"), ("model.normalization_epsilon=1", "up to 0.1"),
     ("model.initialization_std=1000", "up to 10"), ("model.embedding_scale=1e6", "up to 10000"),
     ("model.attention_scale=1e6", "up to 10000"), ("optimizer.weight_decay=500", "optimizer.lr=0.002"),
@@ -266,3 +267,9 @@ def test_the_shipped_files_are_far_from_the_limits() -> None:
             if isinstance(value, int) and not isinstance(value, bool):
                 limit = next(each for each in dataclasses.fields(Model) if each.name == name).metadata.get("maximum")
                 assert limit is None or 4 * value <= limit, f"{path.stem}: {name}={value} of at most {limit}"
+
+
+def test_ranks_that_are_not_there_are_not_to_be_profiled() -> None:
+    compose([*MIXED, "train.profile_ranks=[7]", "train.profile_steps=[2]"])
+    message = refused(lambda: compose([*MIXED, "train.profile_ranks=[0,8]", "train.profile_steps=[2]"]))
+    assert "there is no rank 8" in message and "ranks 0 to 7" in message

@@ -20,7 +20,7 @@ from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch import train
 from holmes_hpc.launch.here.resume import resolve_resume
-from holmes_hpc.paths import check_output
+from holmes_hpc.paths import at_home, check_output
 from holmes_hpc.runs.place import check_place
 from tests.run_folders import make_run, metric
 from tests.runs_for_tests import ROOT, environment, open_to_all, ordinary_user
@@ -259,3 +259,17 @@ def test_a_picture_that_cannot_be_drawn_is_refused_before_the_search(
     monkeypatch.setattr("holmes_hpc.planner.plan", search)
     with pytest.raises(ConfigurationError, match=f"picture.*{message}"):
         plan.act(compose(["+cluster=mixed", f"picture={picture}"]))
+
+
+@pytest.mark.parametrize("variable", ["$HOME", "${HOME}"])
+def test_a_variable_that_no_shell_replaces_is_no_name(variable: str, tmp_path: Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for setting in ("run.folder", "data.path", ""):
+        with pytest.raises(ConfigurationError) as error:
+            at_home(f"{variable}/runs", setting)
+        begin = f"{setting}=" if setting else ""
+        assert str(error.value).startswith(f"{begin}{variable}/runs: {variable} is no variable here")
+    assert at_home("a$(id)") == Path("a$(id)")
+    (tmp_path / variable).mkdir()
+    assert at_home(variable) == Path(variable)

@@ -15,6 +15,7 @@ from holmes_hpc.errors import ConfigurationError
 _ADAPTER = re.compile(r"[A-Za-z][\w.-]*(:\d+)?", re.ASCII)
 _DRIVER = re.compile(r"(mlx\d?|mlx\d_|mlx\d_bond_?|hfi\d|hfi\d_|irdma|bnxt_re|efa_?|rocep?|ibp?)", re.ASCII)
 _INTERFACE = re.compile(r"[^\s/,^=*:]{1,15}(:\d+)?")
+_ADDRESS = re.compile(r"\d+(\.\d+){3}")
 _INTERFACE_PREFIX = frozenset({"eth", "ib", "en", "eno", "ens", "enp", "hsn", "ibs", "ibp", "roce"})
 
 
@@ -51,5 +52,8 @@ def _interface(what: str, name: str) -> None:
         raise ConfigurationError(f"{what}: one interface is named, and no list or pattern of NCCL. {remedy}")
     if not _INTERFACE.fullmatch(name):
         raise ConfigurationError(f"{what}: this is no name of an interface, which has 1 to 15 letters. {remedy}")
+    if name == "lo" or _ADDRESS.fullmatch(name):
+        what_it_is = "by it a node reaches itself alone" if name == "lo" else "this is an address"
+        raise ConfigurationError(f"{what}: {what_it_is}. {remedy}")
     if name in _INTERFACE_PREFIX:
         raise ConfigurationError(f"{what}: it begins names, and an interface is named in full. {remedy}")

@@ -33,9 +33,9 @@ _SHORT_FORM = ("nodes", "gpus_per_node", "gpu", "nic", "nics_per_node")
 def check_rules(config: DictConfig, *, cluster_named: bool) -> None:
     """Check every rule between settings. Raises ConfigurationError for the first that is broken."""
     every: list[Callable[[DictConfig], None]] = [_model, _batch, _layer_split, _schedule, _pipelines, _optimizer,
-                                                 _cooldown, check_data, _run, _signal]
+                                                 _cooldown, _profile, check_data, _run, _signal]
     if cluster_named:
-        every += [_cluster_name, _partitions, check_adapters, _links]
+        every += [_cluster_name, _partitions, check_adapters, _links, _profiled_ranks]
     for rule in every:
         rule(config)
 
@@ -195,6 +195,31 @@ def _cooldown(config: DictConfig) -> None:
         )
 
 
+def _profile(config: DictConfig) -> None:
+    train = config.train
+    late = [step for step in train.profile_steps if step > train.steps]
+    if late:
+        raise ConfigurationError(
+            f"train.profile_steps={_text(train.profile_steps)}: step {late[0]} is not trained, as train.steps="
+            f"{train.steps}; name one up to that."
+        )
+
+
+def _profiled_ranks(config: DictConfig) -> None:
+    wanted, ranks = config.train.profile_ranks, _world_size(config.cluster)
+    missing = [rank for rank in wanted if rank >= ranks]
+    if missing and config.train.profile_steps:
+        raise ConfigurationError(
+            f"train.profile_ranks={_text(wanted)}: there is no rank {missing[0]}; the cluster has the ranks 0 to "
+            f"{ranks - 1}."
+        )
+
+
+def _world_size(cluster: DictConfig) -> int:
+    parts = cluster.partitions.values() if cluster.partitions else [cluster]
+    return sum((part.nodes or 1) * (part.gpus_per_node or 1) for part in parts)
+
+
 def _run(config: DictConfig) -> None:
     name = config.run.name
     if name is not None and not _NAME.fullmatch(name):
@@ -246,8 +271,7 @@ def _partitions(config: DictConfig) -> None:
             f"equal nodes. Set cluster.partitions.LABEL.{short[0]} (labels: {', '.join(cluster.partitions)}), or use "
             "+cluster=uniform."
         )
-    parts = cluster.partitions.values() if cluster.partitions else [cluster]
-    ranks = sum((part.nodes or 1) * (part.gpus_per_node or 1) for part in parts)
+    ranks = _world_size(cluster)
     if ranks > MOST_RANKS:
         raise ConfigurationError(f"cluster.name={cluster.name}: it has {ranks:,} GPUs, and at most {MOST_RANKS:,} are "
                                  "planned. Lower nodes or gpus_per_node of its labels.")
