@@ -10,12 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from holmes_hpc import cli
 from holmes_hpc.config.compose import compose
+from holmes_hpc.data import TokenFileWriter
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.families import ModelFolder
 from holmes_hpc.launch.pretrained import check_pretrained
@@ -167,7 +169,10 @@ def test_one_file_goes_before_an_index_as_transformers_has_it(folder: Path) -> N
 def test_the_command_says_it_once_and_writes_nothing(kind: str, folder: Path, tmp_path: Path,
                                                      capfd: pytest.CaptureFixture[str]) -> None:
     WRONG[kind][0](folder)
-    status = cli.run(["train", "+cluster=laptop", f"model.from_pretrained={folder}", f"run.folder={tmp_path / 'runs'}"])
+    with TokenFileWriter(tmp_path / "some.tokens", 258) as writer:  # whatever tokenizer the folder has
+        writer.write(numpy.arange(100_000) % 200)
+    status = cli.run(["train", "+cluster=laptop", f"model.from_pretrained={folder}", f"run.folder={tmp_path / 'runs'}",
+                      "data=tokens", f"data.path={tmp_path / 'some.tokens'}"])
     error = capfd.readouterr().err
     assert status == 2
     assert error.count("model.from_pretrained=") == 1
