@@ -57,7 +57,7 @@ class Following:
             cause = self._cause()
             if cause is not None:
                 self._failure.ended_for(cause)
-                LOG.warning("%s: the run is ended", cause)
+                LOG.warning("the run makes no progress and is being ended")  # why is said at its end
                 self._world.kill()
                 self._lookout.stop(0.0)
                 return 1
