@@ -5,7 +5,7 @@ export OMP_NUM_THREADS := 1
 # Hundreds of the tests' commands would each compile all that they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help train quick test test-long bench lint
+.PHONY: help train quick test test-long bench lint docs
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo 'make test-long [ARGS="-k plan"]    the rest: more layouts, another Slurm, more drawn input'
 	@echo 'make bench     [ARGS=...]          the longer measurements'
 	@echo 'make lint                          ruff and mypy'
+	@echo 'make docs                          the documentation as a site, in build/docs; its links are checked'
 	@echo
 	@echo 'Each first makes .venv (again after a change of pyproject.toml or constraints.txt).'
 	@echo 'PIP_ARGS="--extra-index-url URL" adds an index with builds of torch for CPUs alone; PYTHON=python3.12 names a Python.'
@@ -45,3 +46,11 @@ bench: .venv/prepared
 lint: .venv/prepared
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
+
+# Sphinx and what it needs are in an environment of their own: training and tests need none of it. Links inside of the site
+# are errors where they lead nowhere; those to other sites are not looked at.
+docs: .venv/prepared
+	@[ -x build/docs/venv/bin/sphinx-build ] || { $(PY) -m venv build/docs/venv && \
+		build/docs/venv/bin/python -m pip install -q --disable-pip-version-check 'sphinx>=7.3' 'myst-parser>=3' $(PIP_ARGS); }
+	@build/docs/venv/bin/python -m sphinx -q -W --keep-going -E docs build/docs/html
+	@echo 'build/docs/html/index.html'

@@ -26,7 +26,8 @@ from holmes_hpc.config.compose import compose, compose_sweep
 from holmes_hpc.values.tracker_kinds import TRACKER_KINDS
 from tests.runs_for_tests import ROOT, run
 
-PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name != "settings.md")]
+PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md")
+                                     if path.name != "settings.md" and "generated" not in path.parts)]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
 _COMMAND = re.compile(r"(?:^|\s)((?:holmes|python -m (?:holmes_hpc|analysis)\.[\w.]+|make train ARGS=)(?:\s|\"|$).*)")
