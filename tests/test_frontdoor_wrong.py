@@ -80,6 +80,7 @@ WRONG = [
     Wrong([MIXED, "cluster.partitions.ib.time_limit=noon"], ("12:00:00",)),
     Wrong([MIXED, "cluster.emulate.rates.ib=0"], ("cluster.emulate.rates.ib=0.0: ", "each to a number from 1e-06",)),
     Wrong([MIXED, "run.name=../elsewhere"], ("run.name=../elsewhere", "no slash")),
+    Wrong([MIXED, "run.name='x%j'"], ("run.name=x%j", "only blanks and . , = + @ -")),
     # rules between settings
     Wrong([MIXED, "model.num_heads=3"], ("model.hidden_size=128 is not divisible by model.num_heads=3",)),
     Wrong([MIXED, "model.num_kv_heads=3"], ("model.num_heads=4 is not divisible by model.num_kv_heads=3",)),

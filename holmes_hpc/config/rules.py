@@ -21,6 +21,7 @@ from holmes_hpc.words import counted
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _NAME = re.compile(r"\w[\w .,=+@-]*")
+_NAMES = "it begins with a letter, a digit or _, and holds besides only blanks and . , = + @ -, no slash; rename it."
 LAYER_SPLITS = ("adaptive", "holmes", "uniform")
 _TIME_LIMIT = re.compile(r"(\d+-)?\d+(:\d+){0,2}|infinite|unlimited", re.IGNORECASE)
 MOST_RANKS = 65_536
@@ -224,8 +225,7 @@ def _run(config: DictConfig) -> None:
     name = config.run.name
     if name is not None and not _NAME.fullmatch(name):
         raise ConfigurationError(
-            f"run.name={name}: it names a folder below run.folder, so it starts with a letter or digit and has no "
-            "slash; rename it."
+            f"run.name={name}: it names a folder below run.folder, so {_NAMES}"
         )
     if not config.run.folder:
         raise ConfigurationError("run.folder is empty; name a folder, such as runs.")
@@ -257,8 +257,7 @@ def _signal(config: DictConfig) -> None:
 def _cluster_name(config: DictConfig) -> None:
     if not _NAME.fullmatch(config.cluster.name):
         raise ConfigurationError(
-            f"cluster.name={config.cluster.name}: it becomes a folder's name, so it starts with a letter or digit and "
-            "has no slash; rename it."
+            f"cluster.name={config.cluster.name}: it becomes a folder's name, so {_NAMES}"
         )
 
 
