@@ -16,8 +16,11 @@ from holmes_hpc.errors import ConfigurationError
 if TYPE_CHECKING:
     from rich.text import Text
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What moves a cursor, ends a line, or turns the direction of text, so that it shows as other than it is."""
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060-\u206f"
+                      "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]")
+"""What moves a cursor, ends a line, turns the direction of text, or is not seen, so that it shows as other than it is.
+
+The joiners U+200C and U+200D are letters' neighbours in many scripts, and stay."""
 _PLAIN_OPTION = re.compile(r"[^\s\"'#\\]+")
 
 

@@ -37,7 +37,7 @@ from holmes_hpc.submit.options import site_options
 from holmes_hpc.submit.script import render_script
 
 CONTROLS = ("a\nb", "a\n#SBATCH --wrap=touch PWNED", "a\rb", "a\x1b[2Jb", "a\x00b", "a\x7fb", "a\x9b31mb", "a\u2028b",
-            "a\u202eb")
+            "a\u202eb", "a\u200bb", "a\u200fb", "a\u061cb", "a\ufeffb", "a\u00adb", "a\u2060b", "a\U000e0041b")
 PRINTABLE = ("'; touch PWNED; '", "$(touch PWNED)", "`touch PWNED`", '" --wrap="touch PWNED', "a && touch PWNED # x",
              "\\", "<script>alert(1)</script>", "\"><img src=x onerror=alert(1)>", "[link=http://evil]x[/link]",
              "[red]x", "--wrap=x", "a b", "*", "%j", "~")
@@ -143,7 +143,23 @@ def test_no_value_becomes_a_line_or_a_command_of_the_script(path: str, base: Dic
             if line.startswith("#SBATCH") and value in line:
                 assert re.fullmatch(r'#SBATCH --[a-z-]+=("(\\.|[^"\\])*"|[^\s"\'#\\]+)', line), line
             elif line.startswith("srun"):
-                assert all(value in word for word in shlex.split(line) if word not in usual_words), line
+                meant = str(Path.home()) if value == "~" and path in ("launch.python", "launch.container") else value
+                assert all(meant in word for word in shlex.split(line) if word not in usual_words), line
+
+
+@pytest.mark.parametrize("name", ["python", "container"])
+def test_programs_of_ranks_are_no_options_and_may_lie_at_home(name: str, tmp_path: Path,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `~` in quotes led nowhere, which the job said after it had waited in the queue."""
+    monkeypatch.setenv("HOME", "/home/me")
+    config = compose(["+cluster=mixed", f"launch.{name}=~/it"])
+    assert "/home/me/it" in script_of(config, tmp_path) and "~" not in script_of(config, tmp_path)
+    for words in ("--wrap=id", "-x"):
+        config.launch[name] = words
+        with pytest.raises(ConfigurationError, match=rf"launch\.{name}={words}: it would be taken for an option"):
+            script_of(config, tmp_path)
+    config = compose(["+cluster=mixed", "launch.container=~/it", "launch.container_kind=pyxis"])
+    assert "--container-image=/home/me/it" in script_of(config, tmp_path)
 
 
 HOSTILE_FOLDER = "it's $(touch PWNED) `touch PWNED` \"; touch PWNED; #"

@@ -113,19 +113,31 @@ def rank_program(launch: Any, run: str) -> str:
     program = f"{for_shell(rank_python(launch))} -m {STEP_MODULE} {run}"
     if launch.container is None or launch.container_kind != "apptainer":
         return program
-    return f"apptainer exec {for_srun(['--nv', *launch.container_args, str(launch.container)])} {program}"
+    return f"apptainer exec {for_srun(['--nv', *launch.container_args, _named(launch, 'container')])} {program}"
 
 
 def rank_python(launch: Any) -> str:
-    """Return the Python of the ranks."""
-    return str(launch.python or (sys.executable if launch.container is None else "python3"))
+    """Return the Python of the ranks. Raises as `_named` does."""
+    return _named(launch, "python") if launch.python else sys.executable if launch.container is None else "python3"
+
+
+def _named(launch: Any, name: str) -> str:
+    """Return the program or image that a setting of `launch` names, from the home folder where it begins with `~`.
+
+    Raises ConfigurationError for one that begins with `-`, which srun or the container's program took for an option.
+    """
+    text = str(launch[name])
+    if text.startswith("-"):
+        raise ConfigurationError(f"launch.{name}={text}: it would be taken for an option; write ./{text} for a file of "
+                                 "that name, and options into launch.srun_args or launch.container_args")
+    return str(at_home(text, f"launch.{name}")) if text.startswith("~") else text
 
 
 def srun_words(launch: Any) -> list[str]:
     """Return the further arguments of srun: a user's own, and those that start a container by Pyxis."""
     words = list(launch.srun_args)
     if launch.container is not None and launch.container_kind == "pyxis":
-        words += [f"--container-image={launch.container}", *launch.container_args]
+        words += [f"--container-image={_named(launch, 'container')}", *launch.container_args]
     return words
 
 
