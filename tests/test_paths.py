@@ -28,6 +28,7 @@ from tests.runs_for_tests import ROOT, environment, open_to_all, ordinary_user
 LONG = "n" * 300
 # As an ordinary user the tests may not be able to import any more.
 ANALYSIS = [importlib.import_module(f"analysis.{name}") for name in (*cli.ANALYSIS_VERBS, "pictures", "timeline")]
+importlib.import_module("importlib.readers")  # which importlib.resources looks for when it reads
 READERS = ("compare", "jobs", "logs", "top", "throughput", "report", "calibrate")
 
 

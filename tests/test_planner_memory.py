@@ -121,16 +121,18 @@ PAIRS = ", ".join(f"{{stages: [{{ranks: [{rank}], layers: 18}}, {{ranks: [{rank 
 
 
 @pytest.mark.parametrize(("overrides", "remedies"), [
-    (["parallel=megatron", "parallel.pipeline=2"], "parallel.pipeline above 2;"),
+    (["parallel=megatron", "parallel.pipeline=2", "model=gpt_39_1b", "model.num_layers=36"],
+     "parallel.pipeline above 2;"),
     (["parallel=manual", f"parallel.pipelines=[{PAIRS}]", "parallel.micro_batch_size=8", "optimizer.sharded=true"],
      "parallel.micro_batch_size below 8 or parallel.recompute=full or parallel.pipelines with more stages;"),
-    (["parallel=megatron", "parallel.pipeline=2", "parallel.tensor=1", "optimizer.sharded=false"],
+    (["parallel=megatron", "parallel.pipeline=2", "parallel.tensor=1", "optimizer.sharded=false", "model=gpt_18_4b",
+      "model.num_layers=36"],
      "optimizer.sharded=true or parallel.pipeline above 2 or parallel.tensor above 1;"),
 ])
 def test_a_refusal_names_the_usable_memory_the_parts_the_layout_and_the_setting(overrides, remedies):
-    model = "model=gpt_7_5b" if "parallel=manual" in overrides else "model=gpt_39_1b"
+    model = ["model=gpt_7_5b"] if "parallel=manual" in overrides else []
     with pytest.raises(PlanRefusedError) as refusal:
-        plan(compose(["+cluster=mixed", model, "train.precision=bfloat16", "train.global_batch_size=256", *overrides]),
+        plan(compose(["+cluster=mixed", *model, "train.precision=bfloat16", "train.global_batch_size=256", *overrides]),
              "auto")
     text = str(refusal.value)
     found = re.match(r"memory: rank 0 \(ib/0, a100-80g\) needs ([\d.]+) GiB as stage 0 of 2, "

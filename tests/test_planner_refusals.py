@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from holmes_hpc.config.compose import compose
@@ -75,15 +77,41 @@ def test_memory_is_named_where_it_is_the_cause_with_what_was_asked() -> None:
 
 
 @pytest.mark.parametrize(("overrides", "remedies"), [
-    (["parallel.pipeline=4", "parallel.chunks=2", "parallel.schedule=interleaved"],
-     ". Set parallel.pipeline above 4; or take more nodes"),
-    (["parallel.pipeline=4", "parallel.chunks=2", "parallel.schedule=interleaved", "parallel.tensor=1"],
+    (["parallel.pipeline=4", "parallel.chunks=2", "parallel.schedule=interleaved"], ". Take more nodes"),
+    (["model=gpt_39_1b", "model.num_layers=36", "parallel.pipeline=4", "parallel.chunks=2",
+      "parallel.schedule=interleaved", "parallel.tensor=1"],
      ". Set parallel.pipeline above 4 or parallel.tensor above 1; or take more nodes"),
     (["parallel.pipeline=4", "parallel.tensor=2"], ". Take more nodes or a smaller model."),
     (["parallel.pipeline=4", "parallel.tensor=2", "train.precision=bfloat16"], ". Take more nodes or a smaller model."),
 ])
 def test_remedies_against_memory_are_within_the_cluster(overrides: list[str], remedies: str) -> None:
-    assert remedies in refused("parallel=megatron", "model=gpt_145_6b", "parallel.recompute=full", *overrides)
+    model = [] if overrides[0].startswith("model=") else ["model=gpt_145_6b"]
+    assert remedies in refused("parallel=megatron", *model, "parallel.recompute=full", *overrides)
+
+
+@pytest.mark.parametrize("strategy", ["megatron", "holmes"])
+@pytest.mark.parametrize(("model", "degrees"), [
+    ("gpt_39_1b", {"pipeline": 8, "tensor": 1}), ("gpt_39_1b", {"tensor": 1}), ("gpt_39_1b", {"pipeline": 2}),
+    ("gpt_18_4b", {"pipeline": 2, "tensor": 1}),
+])
+def test_remedies_against_memory_lead_to_a_plan_or_to_their_end(strategy: str, model: str,
+                                                                degrees: dict[str, int]) -> None:
+    """What a message tells to raise is raised, until there is a plan or nothing more is told to be raised."""
+    degrees = dict(degrees)
+    for _ in range(4):
+        overrides = [f"parallel.{name}={degree}" for name, degree in degrees.items()]
+        try:
+            plan(compose([MIXED, f"parallel={strategy}", f"model={model}", *overrides]), mode="slurm")
+            return
+        except PlanRefusedError as error:
+            words = str(error)
+        assert words.startswith("memory: "), words
+        told = re.findall(r"parallel\.(pipeline|tensor) (?:above|higher)", words)
+        if not told:
+            assert "ake more nodes" in words
+            return
+        degrees[told[0]] *= 2
+    raise AssertionError(f"still told to raise something: {words}")
 
 
 def test_degrees_that_fill_no_nodes_are_named_and_unset_ones_are_not() -> None:

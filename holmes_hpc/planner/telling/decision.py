@@ -46,13 +46,21 @@ def _telling(refusals: Sequence[PlanRefusedError]) -> Sequence[PlanRefusedError]
     return memory or [refusal for refusal in refusals if not isinstance(refusal, DepthRefusedError)] or refusals
 
 
+def _lack(candidate: Candidate) -> float:
+    """Return how many times its GPU's memory the worst rank of a layout needs."""
+    if candidate.shortage is None:
+        return 0.0
+    task = candidate.task
+    return candidate.shortage.need_gib / task.machine.memory_gib(task.cluster.node_of(candidate.shortage.rank))
+
+
 def _no_plan(candidates: Sequence[Candidate], refusals: Mapping[str, Sequence[str]]) -> str:
     """Return the most frequent reason of every strategy, one a line where they differ.
 
-    Where some layouts were simulated and none fits into memory, that of the first one is why.
+    Where some layouts were simulated and none fits into memory, that of the one that lacks the least is why.
     """
     if candidates:
-        return memory_words(candidates[0])
+        return memory_words(min(candidates, key=_lack))
     strategies: dict[str, list[str]] = {}
     for name, messages in refusals.items():
         if messages:

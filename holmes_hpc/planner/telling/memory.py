@@ -13,7 +13,7 @@ from holmes_hpc.planner.layout.sharing import updated_parameters
 from holmes_hpc.planner.search.candidate import Candidate
 from holmes_hpc.planner.simulation.prices import compute_cost
 from holmes_hpc.planner.simulation.representatives import representatives
-from holmes_hpc.planner.strategies.memory_refusal import LAST_RESORT, may_be_wider
+from holmes_hpc.planner.strategies.memory_refusal import LAST_RESORT, may_be_wider, widest
 from holmes_hpc.planner.task import Task
 from holmes_hpc.planner.telling.layouts import layout_words
 
@@ -93,10 +93,31 @@ def _remedies(task: Task, layout: Layout, parts: Mapping[str, float], usable: fl
         yield "optimizer.sharded=true"
     if manual:
         yield "parallel.pipelines with more stages"
-    elif stages < task.architecture.num_layers and depth * tensor < task.cluster.world_size:
-        yield f"parallel.pipeline above {depth}"
+        return
+    most, layers = task.cluster.world_size // (settings.data or 1), task.architecture.num_layers
+    if settings.pipeline is not None and stages < layers and depth * tensor < most:
+        width = tensor if settings.tensor else widest(task, 1)
+        times = min(most, layers * width) / (depth * tensor)
+        if _least(task, layout, parts, times, width / tensor) <= usable:
+            yield f"parallel.pipeline above {depth}"
     if may_be_wider(task, tensor):
-        yield f"parallel.tensor above {tensor}"
+        width = widest(task, settings.pipeline or 1)
+        times = min(most, (settings.pipeline or layers) * width) / (depth * tensor)
+        if _least(task, layout, parts, times, width / tensor) <= usable:
+            yield f"parallel.tensor above {tensor}"
+
+
+def _least(task: Task, layout: Layout, parts: Mapping[str, float], times: float, wider: float) -> float:
+    """Return the least that a rank may need where `times` as many ranks share the model, `wider` of them its layers.
+
+    That is in GiB, and no estimate: activations count only where neither recomputation nor smaller micro-batches are
+    left to make them small.
+    """
+    settings = task.settings
+    weights = (parts["parameters"] + parts["gradients"]) / times
+    optimizer = parts["optimizer"] if settings.sharded else parts["optimizer"] / times
+    is_least = layout.micro_batch_size == 1 and (settings.recompute == "full" or not settings.search_recompute)
+    return weights + optimizer + parts["fixed"] + (parts["activations"] / wider if is_least else 0.0)
 
 
 def _narrower(task: Task, layout: Layout, rank: int, parts: Mapping[str, float], usable: float) -> Iterator[str]:
