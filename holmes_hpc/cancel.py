@@ -18,6 +18,7 @@ from holmes_hpc.runs.sweeps import sweep_named
 from holmes_hpc.submit.commands import run_command
 from holmes_hpc.submit.job import submitted_run
 from holmes_hpc.submit.lost import strangers
+from holmes_hpc.submit.machines import has_begun
 from holmes_hpc.submit.patience import patiently
 from holmes_hpc.submit.states import JobStatus, read_states
 from holmes_hpc.submit.watch import SubmittedRun
@@ -43,10 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _cancel(names: Sequence[str], base: Path) -> int:
     folders, unmade = _runs(names, base)
     # A run on a machine has its job.json from the start; one that is to be submitted has none yet.
-    kept_back = [folder for folder in folders if not folder.job_path.exists() and read_result(folder) is None]
-    elsewhere = [folder for folder in folders if folder.job_path.exists() and submitted_run(folder) is None
+    kept_back = [folder for folder in folders if not has_begun(folder) and read_result(folder) is None]
+    elsewhere = [folder for folder in folders if has_begun(folder) and submitted_run(folder) is None
                  and read_result(folder) is None]
-    never = [folder for folder in folders if not folder.job_path.exists() and read_result(folder) is not None]
+    never = [folder for folder in folders if not has_begun(folder) and read_result(folder) is not None]
     unmarked = _mark(kept_back)
     runs = [run for folder in folders if (run := submitted_run(folder)) and not run.gone_on
             and not _is_complete(folder)]

@@ -21,7 +21,7 @@ from holmes_hpc.submit.ending import failure
 from holmes_hpc.submit.job import submitted_run
 from holmes_hpc.submit.live import rows, show_until_over
 from holmes_hpc.submit.lost import OwnStates
-from holmes_hpc.submit.machines import on_a_machine, show_machines_until_over
+from holmes_hpc.submit.machines import has_begun, on_a_machine, show_machines_until_over
 from holmes_hpc.submit.still_to_come import StillToCome
 from holmes_hpc.submit.watch import NOT_SUBMITTED, SubmittedRun, Watch
 
@@ -51,7 +51,7 @@ def _show(arguments: argparse.Namespace) -> int:
     found = [run for folder in folders
              if (run := _submitted(folder)) and (arguments.runs or run.job_id != NOT_SUBMITTED)]
     sweeps = [sweep for name in arguments.runs if (sweep := sweep_named(name, arguments.folder))]
-    here = [folder for folder in folders if _submitted(folder) is None and folder.job_path.exists()]
+    here = [folder for folder in folders if _submitted(folder) is None and has_begun(folder)]
     if not arguments.runs:
         found = sorted(found, key=_number)[-SHOWN:]
     here = here if arguments.runs else here[-SHOWN:]
@@ -113,7 +113,7 @@ def _print(shown: list[Row]) -> None:
 
 def _submitted(folder: RunFolder) -> SubmittedRun | None:
     run = submitted_run(folder)
-    if run is None and not folder.job_path.exists() and read_result(folder):  # sbatch refused it
+    if run is None and not has_begun(folder) and read_result(folder):  # sbatch refused it
         return SubmittedRun(NOT_SUBMITTED, folder)
     return run
 

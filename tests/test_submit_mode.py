@@ -24,6 +24,7 @@ from holmes_hpc.submit.controller import Controller, ask_controller
 from holmes_hpc.submit.machines import show_machines_until_over
 from holmes_hpc.submit.mode import Probes
 from holmes_hpc.submit.watch import LIFELESS_SECONDS
+from tests.run_folders import make_run, metric
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "ib-[1-2],roce-[1-2]", "SLURM_TASKS_PER_NODE": "2(x4)"}
 BATCH = {**JOB, "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}
@@ -263,6 +264,23 @@ def test_a_cluster_file_is_not_written_where_slurm_tells_nothing(machine: Path, 
     told = capsys.readouterr()
     assert len(told.err.splitlines()) == 1 and told.out == ""
     assert "set SLURM_CONF" in told.err and "--nodes" in told.err
+
+
+def test_a_run_that_lost_its_record_was_not_cancelled_before_it_was_submitted(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`holmes jobs` called a completed run failed, and `holmes cancel` wrote so into one that went on."""
+    done = make_run(tmp_path / "runs", metrics=[metric(1)],
+                    result={"status": "completed", "steps": 1})
+    (done / "job.json").unlink(missing_ok=True)
+    assert cli.run(["jobs", str(done)]) == 0
+    told = capsys.readouterr().out
+    assert f"{done} says in no job.json that can be read where it was started: completed at step 1" in told
+    assert "not submitted" not in told and "failed" not in told
+    (done / "result.json").unlink()
+    assert cli.run(["cancel", str(done)]) == 0 and not (done / "result.json").exists()
+    assert "is no job of Slurm: end it where it runs" in capsys.readouterr().out
+    (done / "job-7.json").write_text("{}")  # set aside, to be submitted again
+    assert cli.run(["cancel", str(done)]) == 0 and (done / "result.json").exists()
 
 
 def test_a_run_of_this_machine_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -20,8 +21,18 @@ from holmes_hpc.submit.watch import LIFELESS_SECONDS
 def on_a_machine(folder: RunFolder) -> str:
     """Return how a run is that is no job of Slurm."""
     host = (read_object(folder.job_path) or {}).get("host")
-    return (f"{folder.path} is no job of Slurm but a run of the machine {host}: {_state(folder)}; its logs: `holmes "
-            f"logs {for_shell(str(folder.path))}`")
+    what = f"is no job of Slurm but a run of the machine {host}" if isinstance(host, str) else (
+        f"says in no {folder.job_path.name} that can be read where it was started")
+    return f"{folder.path} {what}: {_state(folder)}; its logs: `holmes logs {for_shell(str(folder.path))}`"
+
+
+def has_begun(folder: RunFolder) -> bool:
+    """Say whether a run was started: it says where, or has made steps although that was lost.
+
+    One that was set aside to be submitted again (`job-ID.json`) was not yet.
+    """
+    return os.path.lexists(folder.job_path) or (last_metrics(folder) is not None
+                                                and not any(folder.path.glob("job-*.json")))
 
 
 def show_machines_until_over(folders: Sequence[RunFolder], stream: TextIO,
