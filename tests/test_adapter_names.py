@@ -83,6 +83,7 @@ def labelled(*lines: str) -> dict[str, tuple[str | int, int, str | None, str]]:
     ("gpu:v100:4,gpu:t4:2", "v100", 4, "gpu:v100:4", "t4"), ("gpu:t4:2,gpu:v100:4", "v100", 4, "gpu:v100:4", "t4"),
     ("gpu:v100:4(S:0),gpu:v100:4(S:1)", "v100", 8, None, ""), ("gpu:v100:8,nic:ndr400:4", "v100", 8, None, ""),
     ("gpu:v100:8,shard:64,mps:800", "v100", 8, None, ""),
+    ("gpu:A100-SXM4-80GB:8", "a100-80g", 8, None, ""), ("gpu:a100_80gb_pcie:2", "a100-80g", 2, None, ""),
 ])
 def test_one_types_own_count_and_a_question_about_slices(gres: str, gpu: str, count: int, asked: str | None,
                                                         remark: str) -> None:

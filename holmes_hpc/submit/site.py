@@ -156,7 +156,8 @@ def _gpu(node: SlurmNode) -> Guess:
             sized = [name for name in fitting if f"{GPUS[name].memory_gib:g}" in sizes]
             if len(sized) == 1 and not is_slice(kind):
                 return Guess(sized[0])
-            return Guess(fitting[0], f"Slurm says {text}: one of {', '.join(fitting)}")
+            likely = sized if sized and not is_slice(kind) else fitting
+            return Guess(likely[0], f"Slurm says {text}: one of {', '.join(likely)}")
     return Guess(_USUAL_GPU, f"Slurm says {kind or 'nothing'}: choose from the catalogue in docs/clusters.md")
 
 
