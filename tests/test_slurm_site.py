@@ -10,13 +10,14 @@ import pytest
 
 from holmes_hpc import cli
 from holmes_hpc.cluster import read_cluster
+from holmes_hpc.cluster.slurm import SlurmNode
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.node.diagnosis import node_findings
 from holmes_hpc.submit import fit
 from holmes_hpc.submit.fit import check_fit, check_submission, matches
 from holmes_hpc.submit.inventory import Inventory, read_saved
-from holmes_hpc.submit.site import describe_site, find_labels
+from holmes_hpc.submit.site import Guess, Label, _lines, describe_site, find_labels
 from tests.slurm_cluster import SlurmCluster
 from tests.slurm_data import text
 from tests.slurm_runs import HOLDING, holmes
@@ -200,3 +201,16 @@ def test_site_doctor_and_submission_on_a_real_slurm(slurm: SlurmCluster) -> None
 def _doctor(overrides: list[str]) -> list[str]:
     return ["env", *(f"{name}={value}" for name, value in HOLDING.items()), sys.executable, "-m", "holmes_hpc.doctor",
             *overrides]
+
+
+@pytest.mark.parametrize("value", ["*a", "&a", "a: b", "no", "null", "1e5", "~", "[a]", "{a", "a #b", "'", '"',
+                                   "!x", "|", "-", "@a", "${oc.env:HOME}", "${a}", "\\", "a b", " a", "é",
+                                   "gpu:h200:4", "a&b", "[a|b]"])
+def test_names_of_slurm_are_values_of_the_file_as_they_are(value: str, tmp_path: Path) -> None:
+    """A partition called `*a` made a file that nobody can read."""
+    words = _lines(Label("ib", Guess(value, f"seen\u2028{value}"), (SlurmNode("n1"),), Guess("cpu"), 2,
+                         Guess("eth25"), 1, "ib", value, None, "a\u0085remark: x"))
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "theirs.yaml").write_text("\n".join(["name: theirs", "partitions:", *words]) + "\n")
+    config = compose(["+cluster=theirs", f"hydra.searchpath=[{tmp_path}]"])
+    assert config.cluster.partitions.ib.partition == config.cluster.partitions.ib.constraint == value

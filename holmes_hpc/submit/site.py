@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import yaml
 
 from holmes_hpc.cluster.gpus import GPUS
 from holmes_hpc.cluster.nics import DEFAULT_ETHERNET_GBPS, ETHERNET, NICS
 from holmes_hpc.cluster.slurm import NodeAnnotation, SlurmNode
 from holmes_hpc.errors import ConfigurationError
+from holmes_hpc.quoting import control_character, one_line
 from holmes_hpc.submit.fit import distinguishing_feature, gpus_of, is_slice, main_gpu
 from holmes_hpc.submit.inventory import Inventory
 
@@ -175,22 +179,32 @@ def _nic(network: NodeAnnotation) -> Guess:
     return Guess(_USUAL_NICS[ETHERNET], "Slurm does not tell the NIC; look at /sys/class/infiniband on a node")
 
 
+def _word(value: str | int) -> str:
+    """Return a value as YAML reads it back: in quotes where it would be another one, such as an alias."""
+    text = str(value)
+    try:
+        plain = control_character(text) is None and "${" not in text and yaml.safe_load(f"a: {text}") == {"a": value}
+    except yaml.YAMLError:
+        plain = False
+    return text if plain else json.dumps(text.replace("${", "\\${"))
+
+
 def _lines(label: Label) -> list[str]:
     def line(key: str, guess: Guess) -> str:
-        return f"    {key}: {guess.value}" + (f"  # ? {guess.doubt}" if guess.doubt else "")
+        return f"    {key}: {_word(guess.value)}" + (f"  # ? {one_line(guess.doubt)}" if guess.doubt else "")
 
-    lines = [f"  {label.name}:" + (f"  # {label.remark}" if label.remark else ""),
+    lines = [f"  {_word(label.name)}:" + (f"  # {one_line(label.remark)}" if label.remark else ""),
              line("partition", label.partition),
              f"    nodes: {len(label.nodes)}",
              f"    gpus_per_node: {label.gpus_per_node}" + ("" if gpus_of(label.nodes[0]) else
                                                              "  # ? ranks on each node, as there are no GPUs"),
              line("gpu", label.gpu), line("nic", label.nic), f"    nics_per_node: {label.nics}"]
     if label.fabric != label.name:
-        lines.append(f"    fabric: {label.fabric}")
+        lines.append(f"    fabric: {_word(label.fabric)}")
     if label.constraint:
-        lines.append(f"    constraint: {label.constraint}")
+        lines.append(f"    constraint: {_word(label.constraint)}")
     if label.gres:
-        lines.append(f"    gres: {label.gres}")
+        lines.append(f"    gres: {_word(label.gres)}")
     ethernet = ("    # ethernet_gbps: 25  # ? where the uplink to the other fabrics is slower than these NICs"
                 if NICS[str(label.nic.value)].family == ETHERNET else
                 f"    ethernet_gbps: {DEFAULT_ETHERNET_GBPS:g}  # ? what reaches the other fabrics")
