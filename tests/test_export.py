@@ -134,6 +134,8 @@ def test_what_was_trained_over_unlike_networks_is_loaded(tmp_path: Path) -> None
     (["model=llama_tiny", "model.attention_bias=qkv"], "qwen2"),
     (["model=llama_tiny", "model.query_key_norm=all", "model.norm_order=after"], "olmo2"),
     (["model=gpt_tiny", "model.position_embedding=rotary", "model.rotary_fraction=0.5"], "gpt_neox"),
+    (["model=llama_tiny", "model.normalization=rmsnorm_1p", "model.norm_order=both", "model.activation=geglu_tanh",
+      "model.embedding_scale=8", "model.hidden_size=64"], "gemma2"),
 ])
 def test_models_of_our_own_get_the_first_family_that_has_all_they_have(
         overrides: list[str], model_type: str, tmp_path: Path) -> None:

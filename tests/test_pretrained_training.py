@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,13 @@ import pytest
 import torch
 from torch.nn import functional
 
+from holmes_hpc import cli
+from holmes_hpc.architecture import Architecture
+from holmes_hpc.checkpoint.index import read_index
+from holmes_hpc.checkpoint.model import resolved
+from holmes_hpc.engine.whole_model import Origin, load_model
 from tests.engine_worlds import train_world
-from tests.published_models import MODELS, save_model
+from tests.published_models import MODELS, save_model, tokens
 from tests.test_equality import (
     HOLMES,
     MEGATRON,
@@ -79,6 +85,29 @@ def test_a_published_model_trains_as_in_one_process(
         references[name, str(steps)] = train_world(tmp_path, [*options, *ONE]).rows
     found = train_world(tmp_path, [*options, *LAYOUTS[layout]]).rows
     assert_as_one_process(found, references[name, str(steps)], steps)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "layout"), list(zip(MODELS, itertools.cycle(LAYOUTS))))
+def test_what_was_trained_is_loaded_by_transformers_with_equal_logits(
+        name: str, layout: str, tmp_path: Path, folders: dict[str, Path],
+        tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Against our own model from the checkpoint itself; `tests/test_export.py` has one family each day."""
+    import transformers
+
+    folder = folder_of(name, folders, tmp_path_factory)
+    world = train_world(tmp_path, [*COMMON, f"model.from_pretrained={folder}", *LAYOUTS[layout], "train.steps=3",
+                                   "train.checkpoint_every=3", "optimizer.lr=0.01"])
+    assert cli.run(["export", str(world.folder.path), "--to", str(tmp_path / "out")]) == 0
+    checkpoint = world.folder.checkpoints / "step-000003"
+    index = read_index(checkpoint)
+    ours = load_model(Origin(world.folder.path, checkpoint, index), Architecture(**resolved(index.extra["model"])))
+    inputs = tokens()[:, :32]
+    with torch.no_grad():
+        before, after = (transformers.AutoModelForCausalLM.from_pretrained(each, dtype=torch.float32).eval()(
+            inputs).logits for each in (folder, tmp_path / "out"))
+        assert float((ours(inputs) - after).abs().max()) <= 1e-4
+    assert float((before - after).abs().max()) > 1e-2, "it was trained in between"
 
 
 def test_the_first_loss_is_that_of_transformers_and_a_resume_needs_no_folder(tmp_path: Path) -> None:

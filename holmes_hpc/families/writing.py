@@ -64,7 +64,8 @@ def _written(model: Any, family: Family, base: Mapping[str, Any], dtype: str) ->
         made |= {"query_pre_attn_scalar": _whole_where_it_is(model.attention_scale ** -2),
                  "attn_logit_softcapping": None, "final_logit_softcapping": None}
     if "sliding_window" in family.defaults and "sliding_window" not in base:
-        made["sliding_window"] = None
+        # Every other layer of Gemma 2 has a window, which must be a number: one as long as any text is none.
+        made["sliding_window"] = made["max_position_embeddings"] if family.model_type == "gemma2" else None
     return made
 
 
