@@ -83,8 +83,8 @@ def test_a_save_has_its_own_end_and_is_said_before(run: Watched) -> None:
         run.beat(0, 1)
         seconds += 1
         assert seconds < 300
-    assert run.said == ["rank 2 on node roce-0 has been writing step-000100 for 60 s; the run ends when it has been "
-                        "200 s (train.checkpoint_timeout_seconds)"]
+    assert run.said == ["rank 2 on node roce-0 has been writing step-000100 for 60 s; the run ends at the "
+                        "latest when it has been 226 s (train.checkpoint_timeout_seconds=200)"], "when it does end"
     assert cause.startswith("rank 2 on node roce-0 has been writing step-000100 for 227 s "
                             "(train.checkpoint_timeout_seconds=200)")
 

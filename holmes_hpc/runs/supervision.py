@@ -87,8 +87,13 @@ class _Delay:
     waits: bool = False
 
     @property
+    def end_seconds(self) -> float:
+        """After so long the run is ended: ranks that wait for this one say so first, at the limit itself."""
+        return self.limit * _MARGIN + _MARGIN_SECONDS
+
+    @property
     def is_over(self) -> bool:
-        return self.seconds >= self.limit * _MARGIN + _MARGIN_SECONDS
+        return self.seconds >= self.end_seconds
 
     @property
     def is_long(self) -> bool:
@@ -139,8 +144,8 @@ class Supervisor:
         self._said = {(delay.rank, delay.setting) for delay in delays}
         if new:
             first = new[0]
-            self._say(f"{self._describe(first)}{self._others(first, new)}; the run ends when it has been "
-                      f"{first.limit:g} s ({first.setting})")
+            self._say(f"{self._describe(first)}{self._others(first, new)}; the run ends at the latest when it has been "
+                      f"{first.end_seconds:.0f} s ({first.setting}={self._set(first):g})")
 
     def _say_how_far(self) -> None:
         """Say every minute what the first rank does that still prepares for the training, such as making tokens."""
