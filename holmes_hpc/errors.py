@@ -85,3 +85,7 @@ class TooFewTokensError(DataError):
 
 class CheckpointError(RunFailedError):
     """A checkpoint could not be written, or one cannot be used; the message says why."""
+
+
+class JobFailedError(RunFailedError):
+    """A job of a sweep that Hydra's own sweeper does not make has failed: the one that makes it is told by this."""

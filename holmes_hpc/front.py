@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import sys
 import traceback
 from argparse import Namespace
@@ -36,7 +37,7 @@ from holmes_hpc.config.folders import package_folder
 from holmes_hpc.config.help import help_text
 from holmes_hpc.config.written_files import text_as_written, text_as_yaml_reads_it
 from holmes_hpc.config.written_overrides import as_written
-from holmes_hpc.errors import FAILED, INTERRUPTED, PREEMPTED, WRONG, ConfigurationError, HolmesError
+from holmes_hpc.errors import FAILED, INTERRUPTED, PREEMPTED, WRONG, ConfigurationError, HolmesError, JobFailedError
 from holmes_hpc.program import flushed, open_streams, redacted_output, report, report_fault, status_of
 from holmes_hpc.redaction import RedactingFormatter, redact
 from holmes_hpc.runs.place import check_place
@@ -198,7 +199,13 @@ def _run_hydra(command: Command, argv: list[str], jobs: _Jobs) -> int:
         jobs.outcomes.append((redact(" ".join(HydraConfig.get().overrides.task)), outcome))
         if outcome[0] == INTERRUPTED:
             raise SystemExit(INTERRUPTED)
-        return float("nan") if outcome[0] and HydraConfig.get().mode == RunMode.MULTIRUN else outcome[1]
+        if not outcome[0] or HydraConfig.get().mode != RunMode.MULTIRUN:
+            return outcome[1]
+        # Hydra's own sweeper would end with the first failure; others count them, as `max_failure_rate` says.
+        if HydraConfig.get().runtime.choices.get("hydra/sweeper") != "basic":
+            raise JobFailedError(f"{STATES.get(outcome[0], outcome[0])}, as the messages above say; "
+                                 "hydra.sweeper.max_failure_rate=1 lets the sweep go on all the same")
+        return float("nan")
 
     if command.sweep is not None:
         # Our launcher in hydra_plugins finds it here, the one thing of ours that Hydra hands to a launcher.
@@ -265,6 +272,16 @@ def _act(command: Command, config: DictConfig, overrides: Sequence[str] = ()) ->
 
 
 def _table(jobs: _Jobs) -> str:
-    rows = ["", f"{'state':<11}  overrides"]
-    rows += [f"{STATES.get(status, str(status)):<11}  {overrides}" for overrides, (status, _) in jobs.outcomes]
+    """Return a line for each job: its state, the tokens/s where commands tell them, and what not all have in common."""
+    words = [each.split() for each, _ in jobs.outcomes]
+    common = set[str]().union(*words).intersection(*words)
+    differing = [" ".join(word for word in each if word not in common) for each in words]
+    speeds = [speed for _, (_, speed) in jobs.outcomes]
+    has_speeds = any(speed is not None for speed in speeds)
+    rows = ["", f"{'state':<11}" + f"  {'tokens/s':>10}" * has_speeds + "  overrides"]
+    for (_, (status, _)), speed, word in zip(jobs.outcomes, speeds, differing, strict=True):
+        told = "-" if speed is None or math.isnan(speed) else f"{speed:,.0f}"
+        rows.append(f"{STATES.get(status, str(status)):<11}" + f"  {told:>10}" * has_speeds + f"  {word}".rstrip())
+    if common:
+        rows.append(f"all: {' '.join(word for word in words[0] if word in common)}")
     return "\n".join(rows) + "\n"

@@ -27,7 +27,10 @@ _PICTURES = (".pdf", ".png", ".svg")
 
 
 def act(config: DictConfig) -> front.Outcome:
-    """Print the plan on stdout, as a table with its explanation or as JSON alone; draw it where asked."""
+    """Print the plan on stdout, as a table with its explanation or as JSON alone; draw it where asked.
+
+    Beside the exit status return the predicted tokens per second, which a sweeper can make as large as it can.
+    """
     _check_picture(config.picture)
     if config.output_folder and config.output != "megatron":
         raise ConfigurationError(f"output_folder={config.output_folder}: only output=megatron writes files; add it, or "
@@ -49,7 +52,7 @@ def act(config: DictConfig) -> front.Outcome:
         _print(config, plan, cluster)
     if config.picture:
         _draw(config, plan, cluster, Path(config.picture))
-    return 0, None
+    return 0, plan.predicted.tokens_per_second
 
 
 def _export(config: DictConfig, cluster: ClusterDescription) -> Plan:

@@ -107,7 +107,9 @@ def test_a_printed_command_is_understood(page: str, command: str, reader: Path, 
 
 def _compose(verb: str, arguments: list[str], reader: Path) -> None:
     sweep = any(word in ("-m", "--multirun") for word in arguments)
-    overrides = [_with_model(word, reader) for word in arguments if not word.startswith("-")]
+    # Other sweepers are packages of their own; what they choose from is written as for Hydra's own.
+    overrides = [_with_model(word, reader) for word in arguments
+                 if not word.startswith(("-", "hydra/sweeper=", "hydra.sweeper."))]
     for name in re.findall(r"\+cluster=([\w,-]+)", " ".join(overrides)):
         for each in set(name.split(",")) - _SHIPPED:
             path = reader / ".config" / "holmes_hpc" / "cluster" / f"{each}.yaml"

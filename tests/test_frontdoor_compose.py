@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
@@ -220,7 +221,44 @@ def test_a_sweep_runs_every_job_and_fails_when_one_does(
     ]
     table = capsys.readouterr().err
     assert [line.split() for line in table.splitlines()[-2:]] == [
-        ["done", "+cluster=ib", "parallel=holmes"], ["done", "+cluster=ib", "parallel=megatron"]]
+        ["done", "10", "+cluster=ib", "parallel=holmes"], ["done", "10", "+cluster=ib", "parallel=megatron"]]
+
+
+def test_the_table_of_a_sweep_has_speeds_and_what_differs() -> None:
+    jobs = front._Jobs([("+cluster=laptop train.steps=2 optimizer.lr=0.1", (0, 1234.5)),
+                        ("+cluster=laptop train.steps=2 optimizer.lr=0.2", (1, None)),
+                        ("+cluster=laptop train.steps=2 optimizer.lr=0.3", (0, float("nan")))])
+    assert [line.split() for line in front._table(jobs).splitlines()] == [
+        [], ["state", "tokens/s", "overrides"], ["done", "1,234", "optimizer.lr=0.1"],
+        ["failed", "-", "optimizer.lr=0.2"], ["done", "-", "optimizer.lr=0.3"],
+        ["all:", "+cluster=laptop", "train.steps=2"]]
+
+
+@pytest.mark.parametrize(("sweeper", "fails"), [("basic", False), ("optuna", True)])
+def test_a_failed_job_is_nan_to_hydras_own_sweeper_and_a_failure_to_others(
+    sweeper: str, fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hydra's sweeper reads what every job returned, and would raise; others read nan as a value."""
+    monkeypatch.chdir(tmp_path)
+    choices = type("Choices", (), {"get": lambda self, name: sweeper})()
+    get = front.HydraConfig.get
+
+    def of_sweeper() -> object:
+        found = get()
+        return SimpleNamespace(mode=found.mode, overrides=found.overrides, runtime=SimpleNamespace(choices=choices))
+
+    monkeypatch.setattr(front.HydraConfig, "get", of_sweeper)
+    status, seen = call(["-m", "+cluster=ib,roce"], lambda config: (1, None))
+    assert (status, len(seen)) == (1, 2)
+    assert ("max_failure_rate=1 lets the sweep go on" in capsys.readouterr().err) == fails
+
+
+def test_a_sweep_leaves_one_file_and_has_the_status_of_its_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    argv = ["-m", "+cluster=mixed,ib", "parallel=holmes,megatron"]
+    assert call(argv)[0] == 0
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     assert [path.name for path in (tmp_path / "runs").rglob("*.yaml")] == ["multirun.yaml"]
 

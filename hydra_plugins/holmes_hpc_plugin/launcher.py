@@ -9,6 +9,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.utils import JobReturn, JobStatus, configure_log, filter_overrides, setup_globals
 from omegaconf import open_dict
 
+from holmes_hpc.errors import JobFailedError
 from holmes_hpc.runs.sweep_record import close_record
 
 
@@ -26,7 +27,7 @@ class HolmesLauncher(BasicLauncher):
     """Gives all jobs to the command's own `sweep`; where it takes none, Hydra's basic launcher runs them in order."""
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Launch the jobs and return one JobReturn for each; a failed job returns NaN."""
+        """Launch the jobs and return one JobReturn for each; a failed one returns NaN, or for other sweepers fails."""
         assert self.config is not None
         place = Path(str(self.config.hydra.sweep.dir)).absolute()
         close_record(place)
@@ -50,5 +51,9 @@ class HolmesLauncher(BasicLauncher):
         for overrides, config, (status, value) in zip(job_overrides, configs, outcomes, strict=True):
             done = JobReturn(overrides=overrides, cfg=config, status=JobStatus.COMPLETED)
             done.return_value = float("nan") if status else value
+            if status and self.config.hydra.runtime.choices.get("hydra/sweeper") != "basic":
+                done.status = JobStatus.FAILED
+                done.return_value = JobFailedError("the job has failed, as the messages above say; "
+                                                   "hydra.sweeper.max_failure_rate=1 lets the sweep go on all the same")
             returns.append(done)
         return returns
