@@ -77,7 +77,7 @@ def decide_mode(config: Any, cluster: ClusterDescription, environment: Mapping[s
             return decision
         if wanted == "slurm":
             raise LaunchImpossibleError(f"launch.mode=slurm is impossible here: {decision.where}; "
-                                        "use launch.mode=auto, emulated or local")
+                                        "launch.mode=emulated or local would run it on this machine")
         short, why = decision.not_slurm_in_short, decision.where
     available, reason = probes.namespaces()
     if available:
