@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from holmes_hpc.config.compose import compose
+from holmes_hpc.config.compose import compose, compose_sweep
 from holmes_hpc.engine.optimizer import learning_rate
-from holmes_hpc.launch.course import course_warnings, say_course
+from holmes_hpc.launch.course import course_warnings, say_alike, say_course
 
 SMALL = ["+cluster=laptop", "train.steps=20", "optimizer.lr=0.01"]
 
@@ -40,3 +40,11 @@ def test_a_sweep_says_it_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "holmes_hpc"):
         say_course(runs)
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(("values", "said"), [("1,01,2,1", "2 of the sweep's 4 runs"), ("1,2", "")])
+def test_runs_of_a_sweep_that_are_the_same_are_said(values: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "holmes_hpc"):
+        say_alike(compose_sweep([*SMALL, f"train.seed={values}"]))
+    assert said in caplog.text and bool(caplog.records) == bool(said)
+    assert not said or caplog.text.strip().endswith("run 2 as run 1, run 4 as run 1")

@@ -1,4 +1,4 @@
-"""Says before a start where the learning rate will not go as its settings read."""
+"""Says before a start where its settings do not do what they read as: the learning rate, and runs of a sweep."""
 
 from __future__ import annotations
 
@@ -6,13 +6,28 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from omegaconf import OmegaConf
+
 LOG = logging.getLogger(__name__)
+_SHOWN = 4
 
 
 def say_course(configs: Sequence[Any]) -> None:
     """Say each warning of `course_warnings` once, however many runs it holds for."""
     for words in dict.fromkeys(words for config in configs for words in course_warnings(config)):
         LOG.warning("%s", words)
+
+
+def say_alike(configs: Sequence[Any]) -> None:
+    """Say which runs of a sweep repeat an earlier one: no setting differs."""
+    first: dict[str, int] = {}
+    alike = [(number, first[words]) for number, config in enumerate(configs, 1)
+             if first.setdefault(words := repr(OmegaConf.to_container(config)), number) < number]
+    if alike:
+        shown = ", ".join(f"run {number} as run {earlier}" for number, earlier in alike[:_SHOWN])
+        more = f" and {len(alike) - _SHOWN} more" if alike[_SHOWN:] else ""
+        LOG.warning("%d of the sweep's %d runs have the settings of an earlier one, and so its losses: %s%s",
+                    len(alike), len(configs), shown, more)
 
 
 def course_warnings(config: Any) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from holmes_hpc.cluster import ClusterDescription, read_cluster
 from holmes_hpc.config.plugins import load_plugins
 from holmes_hpc.errors import ConfigurationError, LaunchImpossibleError
-from holmes_hpc.launch.course import say_course
+from holmes_hpc.launch.course import say_alike, say_course
 from holmes_hpc.launch.in_turn import run_in_turn
 from holmes_hpc.launch.slurm.travelling import check_travelling
 from holmes_hpc.launch.submitting import Outcome, run_sweep, submit_waiting
@@ -37,6 +37,7 @@ def sweep(configs: Sequence[Any], words: Sequence[str], place: Path) -> list[Out
         _check_travelling(configs, clusters)
     if any(config.launch.dry_run for config in configs):
         return None
+    say_alike(configs)
     words = distinguishing(words)
     if where != "slurm":
         return run_in_turn(configs, words)
