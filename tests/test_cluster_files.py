@@ -53,6 +53,8 @@ def test_a_wrong_value_of_a_measured_link_is_named(tmp_path: Path, key: str, val
     *(("slowdown", value, "a finite number above 0") for value in (0, -1, "1.5", None, float("nan"), MISSING)),
     *(("lowest", value, "a finite number from 0") for value in ("1", -1)),
     ("highest", None, "a finite number above 0"),
+    *(("highest", value, "a finite number above 0 (1e-12 to 1e+12)") for value in (1e308, 1e-300, 10**400)),
+    ("actions", 10**400, "a whole number"),
     ("actions", 1.5, "a whole number from 1"),
     *(("precision", value, "one of float32, float16, bfloat16") for value in ("float23", "tf32", 16)),
     ("gpu", "a1000", "one of a100-40g"),

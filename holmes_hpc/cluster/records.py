@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from holmes_hpc.errors import ConfigurationError
-from holmes_hpc.foreign import ForeignError, read_json
+from holmes_hpc.foreign import ForeignError, number, read_json, whole_number
 from holmes_hpc.paths import at_home
 
 
@@ -20,6 +19,11 @@ class Valid:
     words: str
     fits: Callable[[Any], bool]
     needed: bool = True
+
+
+_LEAST, _MOST = 1e-12, 1e12
+"""No time, rate or factor that was measured is further away from 1."""
+_BOUNDS = f" ({_LEAST:g} to {_MOST:g})"
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,8 @@ class RecordFile:
         records = data.get(self.list_key)
         if not isinstance(records, list):
             raise self._none(path, f"{self.list_key} is {shown(records)}; valid: a list")
-        for number, record in enumerate(records):
-            self._check(path, f"{self.list_key}[{number}]", record)
+        for index, record in enumerate(records):
+            self._check(path, f"{self.list_key}[{index}]", record)
         return tuple(records)
 
     def _check(self, path: str, where: str, record: Any) -> None:
@@ -81,17 +85,19 @@ def one_of(names: Sequence[str]) -> Valid:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Say whether a value is a number that arithmetic bears, such as a ratio of two of them."""
+    found = number(value)
+    return found is not None and (found == 0 or _LEAST <= abs(found) <= _MOST)
 
 
 def _is_pair(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(isinstance(name, str) and name for name in value)
 
 
-ABOVE_ZERO = Valid("a finite number above 0", lambda value: _is_number(value) and value > 0)
-FROM_ZERO = Valid("a finite number from 0", lambda value: _is_number(value) and value >= 0)
-MAYBE_ABOVE_ZERO = Valid("a finite number above 0, or null", lambda value: value is None or ABOVE_ZERO.fits(value),
-                         needed=False)
-COUNT = Valid("a whole number from 1", lambda value: type(value) is int and value >= 1)
+ABOVE_ZERO = Valid(f"a finite number above 0{_BOUNDS}", lambda value: _is_number(value) and value > 0)
+FROM_ZERO = Valid(f"a finite number from 0{_BOUNDS}", lambda value: _is_number(value) and value >= 0)
+MAYBE_ABOVE_ZERO = Valid(f"a finite number above 0, or null{_BOUNDS}",
+                         lambda value: value is None or ABOVE_ZERO.fits(value), needed=False)
+COUNT = Valid("a whole number from 1", lambda value: whole_number(value, 1) is not None)
 MAYBE_COUNT = Valid(COUNT.words, COUNT.fits, needed=False)
 PAIR = Valid("a list of two names", _is_pair)
