@@ -171,7 +171,9 @@ def test_what_the_process_of_a_run_answers_becomes_an_error(
 @pytest.mark.long
 def test_a_run_that_fails_is_an_error_with_its_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(RunFailedError) as raised:
-        holmes_hpc.train({**LAPTOP, "run.folder": tmp_path, "optimizer.lr": 1e17, "train.steps": 30}, show=True)
+        holmes_hpc.train({**LAPTOP, "run.folder": tmp_path, "optimizer": "sgd", "optimizer.lr": 1000,
+                          "optimizer.min_lr": 0, "optimizer.clip_grad_norm": None, "optimizer.warmup_steps": 0,
+                          "train.steps": 30}, show=True)
     assert raised.value.folder is not None
     assert json.loads((raised.value.folder / "result.json").read_text())["error"] in str(raised.value)
     assert "run folder" in capfd.readouterr().out
