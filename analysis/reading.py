@@ -18,13 +18,13 @@ from analysis.damages import damages, possible
 from analysis.kept_steps import keep_steps, kept_steps
 from analysis.shapes import shaped
 from holmes_hpc.errors import ConfigurationError
-from holmes_hpc.foreign import ForeignError, parse_object, read_json, read_yaml, whole_number
+from holmes_hpc.foreign import ForeignError, parse_object, read_end, read_json, read_yaml, whole_number
 from holmes_hpc.paths import at_home, is_listed, unreadable
 from holmes_hpc.quoting import one_line
 from holmes_hpc.runs import find
 from holmes_hpc.runs.find import SWEEP_FILE
 from holmes_hpc.runs.job import job_ranks
-from holmes_hpc.runs.metrics import timeline_row
+from holmes_hpc.runs.metrics import MOST_LINES_BYTES, timeline_row
 from holmes_hpc.runs.sweep_record import RECORD
 
 RUN_HELP = ("a run folder, finished or running, a folder that holds runs, such as runs/mixed, a job id, or a run's id "
@@ -194,7 +194,10 @@ def _lines(path: Path) -> tuple[list[Record], bool]:
     """Return what `read_lines` does, and whether a line was torn."""
     if not path.is_file():
         return [], False
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = read_end(path, MOST_LINES_BYTES).splitlines()
+    if path.stat().st_size > MOST_LINES_BYTES:
+        logger.warning("%s: only its last %d MiB are read", path, MOST_LINES_BYTES >> 20)
+        del lines[:1]
     records, torn = [], False
     for number, line in enumerate(lines, start=1):
         record = parse_object(line)

@@ -83,7 +83,7 @@ def test_a_path_is_brought_home_by_one_function() -> None:
     """`Path.expanduser` raises RuntimeError, which nobody expects of a path."""
     found = [str(path.relative_to(ROOT)) for folder in ("holmes_hpc", "analysis", "hydra_plugins")
              for path in (ROOT / folder).rglob("*.py") if re.search(r"\.expanduser\(\)|Path\.home\(", path.read_text())]
-    assert sorted(found) == ["holmes_hpc/cluster/kept_speed.py", "holmes_hpc/config/folders.py", "holmes_hpc/paths.py"]
+    assert sorted(found) == ["holmes_hpc/config/folders.py", "holmes_hpc/paths.py"]
 
 
 def test_the_name_of_a_foreign_runs_cluster_leads_nowhere_else() -> None:

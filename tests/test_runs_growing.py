@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from analysis import reading
+from holmes_hpc.runs import metrics
 from holmes_hpc.runs.growing import GrowingFile
 
 
@@ -100,3 +102,17 @@ def test_a_file_of_a_terabyte_costs_no_memory(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(10**12)
     assert GrowingFile(path).new_lines() == []
+
+
+def test_commands_read_the_end_of_lines_of_a_terabyte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                      caplog: pytest.LogCaptureFixture) -> None:
+    """`report` and `calibrate` read such a timeline whole, until the memory was full."""
+    path = tmp_path / "rank-0.jsonl"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+        file.seek(0, 2)
+        file.write(b'{"step": 1}\n{"step": 2}\n')
+    for module in (metrics, reading):
+        monkeypatch.setattr(module, "MOST_LINES_BYTES", 1 << 16)
+    assert metrics.read_json_lines(path) == [{"step": 2}]
+    assert reading.read_lines(path) == [{"step": 2}] and "only its last" in caplog.text

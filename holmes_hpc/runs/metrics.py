@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from holmes_hpc.foreign import number, parse_object, whole_number
+from holmes_hpc.foreign import number, parse_object, read_end, whole_number
 from holmes_hpc.runs.files import finite, storage_error
 from holmes_hpc.runs.growing import GrowingFile
 
@@ -18,6 +18,8 @@ _TAIL_BYTES = 65536
 FIGURES = ("loss", "tokens_per_second", "samples_per_second", "step_seconds", "tflops_per_gpu", "mfu", "grad_norm",
            "lr", "memory_gib", "exposed_comm_seconds", "bubble_fraction", "validation_loss")
 """The keys of a step's record that hold a number or null."""
+MOST_LINES_BYTES = 512 << 20
+"""What is read of a file of JSON lines: the last million steps."""
 
 
 class MetricsWriter:
@@ -77,11 +79,12 @@ def read_last_json_line(path: Path) -> dict[str, Any] | None:
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """Return the records of a file of JSON lines, in order; [] where it is missing.
 
-    Torn lines, which a killed writer leaves, are left out.
+    Torn lines, which a killed writer leaves, are left out, and what lies before the last MOST_LINES_BYTES.
     """
     if not path.is_file():
         return []
-    return [record for line in path.read_bytes().split(b"\n") if (record := parse_object(line)) is not None]
+    lines = read_end(path, MOST_LINES_BYTES).split("\n")
+    return [record for line in lines if (record := parse_object(line)) is not None]
 
 
 class NewSteps(GrowingFile):
