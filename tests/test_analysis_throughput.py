@@ -144,16 +144,17 @@ def test_titles_name_every_machine_and_the_chosen_step(run, tmp_path, monkeypatc
         timeline_steps=[4, 8],
         metrics=[metric(step, 0.05, emulated=False) for step in range(1, 9)],
     )
-    titles = []
+    titles, names = [], []
     save = Figure.savefig
 
-    def spy(figure, path, **settings):
-        titles.append((Path(path).name, [axes.get_title(loc="left") for axes in figure.axes]))
-        save(figure, path, **settings)
+    def spy(figure, drawn, **settings):
+        titles.append([axes.get_title(loc="left") for axes in figure.axes])
+        save(figure, drawn, **settings)
 
     monkeypatch.setattr(Figure, "savefig", spy)
+    monkeypatch.setattr("analysis.pictures.put_file", lambda path, content: names.append(path.name))
     assert main([str(tmp_path / "runs"), "--out", str(tmp_path), "--step", "4"]) == 0
-    found = dict(titles)
+    found = dict(zip(names, titles, strict=True))
     for name in ("throughput.png", "timeline.png"):
         assert len(found[name]) == 2
         assert found[name][0].endswith("emulated cluster") and found[name][1].endswith("real hardware")
