@@ -46,12 +46,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible_commands() -> None:
-    """Let commands that the tests start take Ctrl-C, also where a shell started the tests in its background.
+    """Let commands that the tests start take SIGINT and SIGQUIT, also where a shell runs the tests in its background.
 
-    Such a shell lets them ignore SIGINT, and every command would inherit that.
+    Such a shell lets them ignore both signals, and every command would inherit that.
     """
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
