@@ -12,6 +12,7 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
+_PROGRAM = "holmes"
 _INTERRUPTED = 130
 """As in `errors`, which is not imported yet."""
 
@@ -22,7 +23,7 @@ def is_command() -> bool:
         words = sys.orig_argv
         package, _, verb = words[words.index("-m") + 1].partition(".") if "-m" in words[:-1] else ("", "", "")
         return package == "holmes_hpc" and "." not in verb
-    return bool(sys.argv) and os.path.basename(sys.argv[0]) == "holmes"
+    return bool(sys.argv) and os.path.basename(sys.argv[0]) == _PROGRAM
 
 
 def guard() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.data.encoding import BEGIN_BYTES, check_text
 from holmes_hpc.data.formats import format_of
+from holmes_hpc.data.megatron import MEGATRON
 from holmes_hpc.data.recipes import recipe_of
 from holmes_hpc.data.settings import MADE_HERE, SourceSettings, sources_of
 from holmes_hpc.data.sources import Source, check_tokenizers, open_source
@@ -57,7 +58,7 @@ def check_data_exists(data_config: Any) -> None:
         if settings.kind in SOURCES or not settings.path:
             continue
         path = settings.required_path
-        whole = path if settings.kind != "megatron" or path.suffix in (".bin", ".idx") else Path(f"{path}.idx")
+        whole = path if settings.kind != MEGATRON or path.suffix in (".bin", ".idx") else Path(f"{path}.idx")
         if not whole.exists():
             raise ConfigurationError(
                 f"{settings.key('path')}={settings.path}: there is no {whole}{nearby(whole)}. The plan does not read "

@@ -21,6 +21,8 @@ from holmes_hpc.data.tokens import Tokens, crossing, file_size, map_array, read_
 from holmes_hpc.errors import DataError
 from holmes_hpc.values.packings import INSIDE
 
+MEGATRON = "megatron"
+"""The name of this kind of data."""
 MAGIC = b"MMIDIDX\0\0"
 _OLDER_MAGIC = b"TNTIDX\0\0"
 _VERSION = 1

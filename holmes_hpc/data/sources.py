@@ -16,7 +16,7 @@ from holmes_hpc.data.cache import read_text
 from holmes_hpc.data.cutting import Borders, Cutter, cutter
 from holmes_hpc.data.flat import NPY_MAGIC, read_flat, read_npy
 from holmes_hpc.data.megatron import MAGIC as MEGATRON_MAGIC
-from holmes_hpc.data.megatron import read_megatron
+from holmes_hpc.data.megatron import MEGATRON, read_megatron
 from holmes_hpc.data.settings import MADE_HERE, SourceSettings
 from holmes_hpc.data.telling import Tell, silent
 from holmes_hpc.data.token_types import capacity
@@ -250,7 +250,7 @@ def _read_tokens(settings: SourceSettings, vocab_size: int) -> Tokens:
 
 _READERS: dict[str, Callable[[SourceSettings, int], Tokens]] = {
     "tokens": _read_tokens,
-    "megatron": read_megatron,
+    MEGATRON: read_megatron,
 }
 
 
