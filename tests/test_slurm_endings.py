@@ -53,10 +53,10 @@ def test_a_job_whose_ranks_are_all_silent_is_ended_by_its_batch_script(make_each
     job = SubmittedJob(slurm, [*ENDLESS, "train.timeout_seconds=4"])
     job.wait_for_steps(2)
     ranks = " ".join(str(rank["pid"]) for rank in job.read("job.json")["ranks"])
-    if fault == "killed":  # the daemons first, so that none of them can tell
-        slurm.run("kill -9 " + " ".join(str(step_daemon(slurm, node)) for node in ("ib-1", "roce-1")) + f" {ranks}")
-    else:
-        slurm.run(f"kill -STOP {ranks}")
+    daemons = " ".join(str(step_daemon(slurm, node)) for node in ("ib-1", "roce-1")) if fault == "killed" else ""
+    slurm.run(f"kill -STOP {ranks}")
+    if daemons:  # none of them, nor a rank that sees the other gone, is left to tell
+        slurm.run(f"kill -9 {daemons} {ranks}")
     failed = job.wait_for_result("failed")
     assert "has given no sign of life for " in failed["error"] and "(all ranks)" in failed["error"], failed
     assert "train.timeout_seconds=4" in failed["error"]
