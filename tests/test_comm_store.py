@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import secrets
@@ -328,3 +329,13 @@ def test_the_secret_is_a_file_for_the_user_alone(tmp_path: Path) -> None:
     path.write_bytes(b"short")
     with pytest.raises(ExposedError, match="holds no secret"):
         read_secret(path)
+
+
+def test_a_rank_whose_own_store_has_failed_waits_for_nobody(server: StoreServer) -> None:
+    """It may be refused before it sees the end of a connection that was under way."""
+    server.close()
+    server.error = OSError(errno.EMFILE, "Too many open files")
+    began = time.monotonic()
+    with pytest.raises(OSError, match="Too many open files"):
+        RunStore(HERE, server.port, SECRET, timedelta(seconds=50), server)
+    assert time.monotonic() - began < 25

@@ -73,7 +73,7 @@ class RunStore(Store):  # type: ignore[misc, unused-ignore]
     def _meet(self, host: str, port: int, secret: bytes, deadline: float) -> tuple[Sealing, Sealing]:
         """Connect, let both sides prove that they know the secret, and return the two ways."""
         self._received.clear()
-        self._socket = _connect(host, port, deadline)
+        self._socket = _connect(host, port, deadline, self._server)
         asked = self._read(CHALLENGE_BYTES)
         if not asked.startswith(GREETING):
             raise SecretError("whoever answers there is no store of this toolkit")
@@ -202,13 +202,18 @@ class RunStore(Store):  # type: ignore[misc, unused-ignore]
         self._received += chunk
 
 
-def _connect(host: str, port: int, deadline: float) -> socket.socket:
-    """Return a connection, once somebody answers. Raises the last OSError after the deadline."""
+def _connect(host: str, port: int, deadline: float, server: StoreServer | None) -> socket.socket:
+    """Return a connection, once somebody answers. Raises the last OSError after the deadline.
+
+    Where this rank's own `server` has failed nobody will, and its error is raised at once.
+    """
     while True:
         left = deadline - time.monotonic()
         try:
             connection = socket.create_connection((host, port), timeout=max(0.001, left))
-        except OSError:
+        except OSError as error:
+            if server is not None and server.error is not None:
+                raise server.error from error
             if left <= _PAUSE_SECONDS:
                 raise
             time.sleep(_PAUSE_SECONDS)
