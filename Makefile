@@ -10,8 +10,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo 'make train [ARGS="parallel=holmes train.steps=200"]    train on the cluster `mixed`: emulated where there is no Slurm'
-	@echo 'make quick     [ARGS="-k plan"]    the tests without namespaces, Slurm and packaging (3 minutes)'
-	@echo 'make test      [ARGS="-k plan"]    the tests of every capability (10 minutes)'
+	@echo 'make quick     [ARGS="-k plan"]    the tests without namespaces, Slurm and packaging (aim: 3 minutes)'
+	@echo 'make test      [ARGS="-k plan"]    the tests of every capability (aim: 10 minutes)'
 	@echo 'make test-long [ARGS="-k plan"]    the rest: more layouts, another Slurm, more drawn input'
 	@echo 'make bench     [ARGS=...]          the longer measurements'
 	@echo 'make lint                          ruff and mypy'
