@@ -22,7 +22,6 @@ LEAST_BYTES = 1 << 18
 MOST_KEPT_BYTES = 1 << 30
 _FORM = 1
 """Part of the name: raise it when what is kept of a line changes."""
-_pruned = False
 
 
 def kept_steps(path: Path) -> list[Record] | None:
@@ -80,11 +79,7 @@ def _known(step: Record) -> Record:
 
 
 def _prune(folder: Path) -> None:
-    """Remove what was kept longest ago, until there is room; once in a command."""
-    global _pruned
-    if _pruned:
-        return
-    _pruned = True
+    """Remove what was kept longest ago, until there is room."""
     kept = sorted(((path.stat().st_mtime, path.stat().st_size, path) for path in folder.iterdir()), reverse=True)
     whole = 0
     for _, size, path in kept:

@@ -40,7 +40,6 @@ class Table:
 def arrow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(kept, "LEAST_BYTES", 1)
-    monkeypatch.setattr(kept, "_pruned", False)
     try:
         import pyarrow  # noqa: F401
     except ImportError:
