@@ -151,7 +151,9 @@ def test_bad_files_are_refused_with_the_setting_that_leaves_them_to_the_ranks(ov
 
 @pytest.mark.parametrize("overrides", GOOD, ids=" ".join)
 def test_a_plan_takes_the_good_ones_too(overrides: list[str], files: Path) -> None:
-    check_data_exists(compose(["+cluster=mixed", "model.sequence_length=8", *overrides]).data)
+    before = sorted(files.rglob("*"))
+    data = compose(["+cluster=mixed", "model.sequence_length=8", *overrides]).data
+    assert check_data_exists(data) is None and sorted(files.rglob("*")) == before
 
 
 def test_the_check_needs_no_torch(files: Path) -> None:
