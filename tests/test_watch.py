@@ -142,6 +142,16 @@ def meet(communicator: Communicator, step: int) -> None:
     communicator.barrier()
 
 
+def outcome(communicator: Any, watch: Watch) -> Any:
+    """Wait for all at a barrier; return the ranks to blame and the message where that was a hang."""
+    try:
+        communicator.barrier()
+    except NetworkError:
+        hang = watch.explain_failure()
+        return None if hang is None else (hang.culprits, hang.message)
+    return "no error"
+
+
 def stuck(given: ForkedRank, base: str, how: str, stuck_ranks: tuple[int, ...]) -> Any:
     """Meet a few times; then some ranks stop or sleep. Return what the others say."""
     folder = RunFolder(Path(base))
@@ -156,12 +166,7 @@ def stuck(given: ForkedRank, base: str, how: str, stuck_ranks: tuple[int, ...]) 
             os.kill(os.getpid(), signal.SIGSTOP)
         given.kept = communicator, watch
         return None
-    try:
-        communicator.barrier()
-    except NetworkError:
-        hang = watch.explain_failure()
-        return None if hang is None else (hang.culprits, hang.message)
-    return "no error"
+    return outcome(communicator, watch)
 
 
 @pytest.mark.parametrize(("how", "stuck_ranks"), [("stop", (2,)), ("stop", (0, 2)), ("sleep", (1,))])
@@ -198,12 +203,7 @@ def suspended(given: ForkedRank, base: str) -> Any:
         time.sleep(2 * TIMEOUT_SECONDS)
         os.kill(rank, signal.SIGCONT)
         os._exit(0)
-    try:
-        communicator.barrier()
-    except NetworkError:
-        hang = watch.explain_failure()
-        return None if hang is None else (hang.culprits, hang.message)
-    return "no error"
+    return outcome(communicator, watch)
 
 
 def test_a_rank_that_was_suspended_for_longer_than_the_timeout_says_so(tmp_path: Path) -> None:
