@@ -15,8 +15,8 @@ from holmes_hpc.checkpoint.index import read_index
 from holmes_hpc.checkpoint.model import MODEL_PREFIX
 from holmes_hpc.checkpoint.reading import fill
 from holmes_hpc.checkpoint.writing import Attempt, commit, write_part
+from holmes_hpc.comm.scratch import Scratch
 from holmes_hpc.comm.sharding import Route
-from holmes_hpc.comm.stepwise import Scratch
 from holmes_hpc.config.schema import Optimizer
 from holmes_hpc.engine.flat import FlatReduction
 from holmes_hpc.engine.local_model import LocalModel

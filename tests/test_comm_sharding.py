@@ -9,8 +9,9 @@ import torch
 
 from holmes_hpc.comm.groups import connect
 from holmes_hpc.comm.networks import NodeNetworks
+from holmes_hpc.comm.scratch import Scratch
 from holmes_hpc.comm.sharding import Route
-from holmes_hpc.comm.stepwise import Collective, Lane, Scratch
+from holmes_hpc.comm.stepwise import Collective, Lane
 from holmes_hpc.config.compose import compose
 from holmes_hpc.planner import plan
 from holmes_hpc.values import RankPlace, Synchronization

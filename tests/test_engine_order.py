@@ -19,12 +19,14 @@ from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import read_cluster
 from holmes_hpc.comm import sharding
 from holmes_hpc.comm.gloo import BACKEND_NAME
+from holmes_hpc.comm.scratch import Scratch
 from holmes_hpc.comm.sharding import Route
-from holmes_hpc.comm.stepwise import Collective, Lane, Scratch
+from holmes_hpc.comm.stepwise import Collective, Lane
 from holmes_hpc.config.compose import compose
 from holmes_hpc.config.schema import Partition
 from holmes_hpc.planner.layout.groups import GroupRules, find_groups
 from holmes_hpc.values import Group, Pipeline, Reduction, Stage
+from tests.device_queues import Queues
 from tests.fuzzing import examples
 from tests.test_comm_stepwise import FakeCommunicator, FakeWork
 
@@ -97,7 +99,7 @@ def layouts(draw: st.DrawFn) -> tuple[Layout, bool]:
     return Layout(groups, reductions), sharded
 
 
-def begun(layout: Layout, rank: int, overlap: bool, chance: random.Random) -> dict[int, list]:
+def begun(layout: Layout, rank: int, overlap: bool, queued: bool, chance: random.Random) -> dict[int, list]:
     """Run the sums of a rank as the engine does and return what it began on each group, in order."""
     log: dict[int, list] = {}
     works: list[FakeWork] = []
@@ -115,7 +117,7 @@ def begun(layout: Layout, rank: int, overlap: bool, chance: random.Random) -> di
                 if step is not None:
                     places.setdefault(step.group, set()).add(place)
             sums.setdefault(index, []).append(Collective(noted, communicator))
-    lane = Lane(early=all(len(each) == 1 for each in places.values()))
+    lane = Lane(Queues() if queued else None, early=all(len(each) == 1 for each in places.values()))
 
     def some_arrive() -> None:
         for work in works:
@@ -137,15 +139,15 @@ def begun(layout: Layout, rank: int, overlap: bool, chance: random.Random) -> di
 
 
 @examples(200)
-@given(layouts(), st.booleans(), st.integers(0, 2**32))
+@given(layouts(), st.booleans(), st.booleans(), st.integers(0, 2**32))
 def test_all_members_of_a_group_begin_the_same_in_the_same_order(drawn: tuple[Layout, bool], overlap: bool,
-                                                                 seed: int) -> None:
+                                                                 queued: bool, seed: int) -> None:
     layout, _ = drawn
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharding.dist, "get_backend", lambda group: BACKEND_NAME)
         patch.setattr(sharding.dist, "get_world_size", lambda group: len(layout.groups[group].ranks))
         ranks = sorted({rank for reduction in layout.reductions for rank in reduction.owners})
-        logs = {rank: begun(layout, rank, overlap, random.Random(seed + rank)) for rank in ranks}
+        logs = {rank: begun(layout, rank, overlap, queued, random.Random(seed + rank)) for rank in ranks}
     for index, group in enumerate(layout.groups):
         orders = {rank: logs[rank].get(index, []) for rank in group.ranks if rank in logs}
         first = next(iter(orders.values()), [])

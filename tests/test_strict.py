@@ -70,9 +70,9 @@ def two_buckets_exchanged() -> Iterator[None]:
 def a_wait_left_out() -> Iterator[None]:
     wait = Communicator.wait
 
-    def careless(self: Communicator, work: Any, group: Any, doing: str) -> None:
+    def careless(self: Communicator, work: Any, group: Any, doing: str, **further: Any) -> None:
         if not doing.startswith("waiting for message"):
-            wait(self, work, group, doing)
+            wait(self, work, group, doing, **further)
 
     with mock.patch.object(Communicator, "wait", careless):
         yield

@@ -18,6 +18,7 @@ from torch.distributed import ProcessGroup
 
 from holmes_hpc.comm.devices import DeviceName
 from holmes_hpc.comm.networks import NodeNetworks
+from holmes_hpc.comm.streams import Streams
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.values.backend_kinds import BACKEND_KINDS, preferred_backends
 
@@ -53,11 +54,12 @@ class Abilities:
 
 
 class Backend(Protocol):
-    """What makes the groups of a rank."""
+    """What makes the groups of a rank. `streams` are the queues of its device, None where the host waits itself."""
 
     name: str
     abilities: Abilities
     device: torch.device
+    streams: Streams | None
 
     def new_group(
         self, ranks: tuple[int, ...], kind: str, network: str, timeout: timedelta

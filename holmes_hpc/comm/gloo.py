@@ -23,6 +23,7 @@ from torch.distributed import ProcessGroup, ProcessGroupGloo, Store
 from holmes_hpc.comm.backends import Abilities, RankNode
 from holmes_hpc.comm.causes import first_line
 from holmes_hpc.comm.networks import NodeNetworks
+from holmes_hpc.comm.streams import Streams
 from holmes_hpc.errors import NetworkError
 from holmes_hpc.values.backend_kinds import GLOO
 
@@ -97,6 +98,7 @@ class GlooBackend:
 
     name = GLOO.name
     abilities = ABILITIES
+    streams: Streams | None = None
 
     def __init__(self, networks: NodeNetworks, threads: int = 2) -> None:
         register()

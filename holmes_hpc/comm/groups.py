@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 
 import torch
@@ -17,14 +17,14 @@ from holmes_hpc.comm.causes import first_line
 from holmes_hpc.comm.devices import check_devices
 from holmes_hpc.comm.gloo import open_backend as open_gloo
 from holmes_hpc.comm.networks import NodeNetworks
+from holmes_hpc.comm.progress import Progress
 from holmes_hpc.comm.warm_up import warm_up, warm_up_edge
 from holmes_hpc.errors import ConfigurationError, NetworkError
 from holmes_hpc.values import Group, Plan
 from holmes_hpc.values.backend_kinds import GLOO
 from holmes_hpc.values.doing import CONNECTING
 
-Progress = Callable[[int, int, str], None]
-
+Report = Callable[[int, int, str], None]
 
 
 
@@ -32,7 +32,8 @@ class Communicator:
     """The process groups of one rank, by their index in `Plan.groups`; `connect` makes it.
 
     `world` is the control group: gloo on the CPU, whatever the other groups use. `device` is where tensors
-    must lie for the other groups.
+    must lie for the other groups, `streams` its queues where they run behind the host. `progress` lets collectives go
+    on while this rank is blocked in a wait.
     """
 
     def __init__(
@@ -47,6 +48,8 @@ class Communicator:
         self.device = backend.device
         self.train_timeout = train_timeout
         self.activity = activity or Activity()
+        self.streams = backend.streams
+        self.progress = Progress()
         self._groups: dict[int, ProcessGroup] = {0: world}
         self._index: dict[ProcessGroup, int] = {world: 0}
         self._reverse: dict[ProcessGroup, ProcessGroup] = {}
@@ -102,24 +105,29 @@ class Communicator:
         """Return the group of `Plan.groups[index]` in words."""
         return _describe(self.plan, self.plan.groups[index], self.backend)
 
-    def wait(self, work: Work | None, group: ProcessGroup, doing: str) -> None:
+    def wait(self, work: Work | None, group: ProcessGroup, doing: str, *, noted: bool = True) -> None:
         """Wait for an operation, at most the training timeout. Raises NetworkError that names the group.
 
         Where the GPU's stream alone waits, the backend's own watchdog keeps the timeout.
         """
         if work is None:
             return
-        with self.naming(group, doing):
+        with self.naming(group, doing, noted=noted):
             if self.backend.abilities.waits_on_host:
-                work.wait(self.train_timeout)
+                with self.progress.blocked():
+                    work.wait(self.train_timeout)
             else:
                 work.wait()
 
     @contextmanager
-    def naming(self, group: ProcessGroup, doing: str) -> Iterator[None]:
-        """Turn torch's errors inside the block, an operation of the group, into NetworkErrors that name it."""
+    def naming(self, group: ProcessGroup, doing: str, *, noted: bool = True) -> Iterator[None]:
+        """Turn torch's errors inside the block, an operation of the group, into NetworkErrors that name it.
+
+        Unless `noted`, and in another thread than the one that trains, it does not count as what the rank does now.
+        """
+        noted = noted and not self.progress.here()
         try:
-            with self.activity.waiting(self._index[group], doing):
+            with self.activity.waiting(self._index[group], doing) if noted else nullcontext():
                 yield
         except RuntimeError as error:
             raise NetworkError(
@@ -135,6 +143,7 @@ class Communicator:
 
     def close(self) -> None:
         """Give all groups back; the communicator cannot be used afterwards."""
+        self.progress.end()
         dist.destroy_process_group()
 
 
@@ -147,7 +156,7 @@ def connect(
     backend: str = GLOO.name,
     start_timeout: float | timedelta = 300.0,
     train_timeout: float | timedelta = 120.0,
-    progress: Progress | None = None,
+    progress: Report | None = None,
     *,
     gloo_threads: int = 2,
     device: torch.device | None = None,

@@ -18,6 +18,7 @@ from torch.distributed import ProcessGroup
 from holmes_hpc.cluster.nccl import NET_NAMES, check_environment, node_environment
 from holmes_hpc.comm.backends import Abilities, RankNode
 from holmes_hpc.comm.devices import DeviceName, gpu_name
+from holmes_hpc.comm.streams import CudaStreams, Streams
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.values.backend_kinds import NCCL
 
@@ -100,6 +101,7 @@ class NcclBackend:
     ) -> None:
         self.networks = networks
         self.device = device
+        self.streams: Streams | None = CudaStreams(device)
         self._factory = factory
 
     def new_group(

@@ -17,7 +17,8 @@ from torch.distributed import ProcessGroup, Work
 from holmes_hpc.comm.backends import abilities_of
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.reduce import AllReduceStep, whole_sum_steps
-from holmes_hpc.comm.stepwise import Loan, Scratch, Step
+from holmes_hpc.comm.scratch import Loan, Scratch
+from holmes_hpc.comm.stepwise import Step
 from holmes_hpc.values import Level, Operation, Reduction
 
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)

@@ -2,8 +2,11 @@
 
 A rank begins them in a total order on which all ranks agree, and each step of one after the same step of those
 before it. So the operations of every process group come in the same order on all its members, whatever the time at
-which a rank gets to them, and no two ranks can wait for each other. Nothing here runs in a thread: `Lane.poll`, which
-is called often, begins the next step of whatever has arrived.
+which a rank gets to them, and no two ranks can wait for each other.
+
+On CPUs `Lane.poll`, which is called often, begins the next step of whatever has arrived, and so does the thread of
+`comm/progress.py` while the rank is blocked. On a device whose queues run behind the host all steps are put on them at
+once (`Collective.chain`): a queue for the steps of each number, each step behind a point of the one before.
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import torch
-from torch import Tensor
 from torch.distributed import ProcessGroup, Work
 
 from holmes_hpc.comm.groups import Communicator
+from holmes_hpc.comm.progress import Progress
+from holmes_hpc.comm.streams import Moment, Streams
 
+_ENDS = -1
+"""The number of the side queue in which collectives end."""
 
 class Step(Protocol):
     """One operation of a group: `begin` starts it, `end` uses what has arrived."""
@@ -30,46 +35,8 @@ class Step(Protocol):
     def end(self) -> None: ...
 
 
-class Scratch:
-    """Flat tensors that are lent out and taken back, since fresh memory of this size costs a page fault per 4 kB."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._free: dict[tuple[int, torch.dtype], list[Tensor]] = {}
-
-    def take(self, length: int, dtype: torch.dtype) -> Tensor:
-        """Return an uninitialised flat tensor."""
-        free = self._free.get((length, dtype))
-        return free.pop() if free else torch.empty(length, dtype=dtype, device=self._device)
-
-    def give(self, tensor: Tensor) -> None:
-        """Take a tensor back."""
-        self._free.setdefault((tensor.numel(), tensor.dtype), []).append(tensor)
-
-
-class Loan:
-    """A scratch tensor that is taken when it is first asked for."""
-
-    def __init__(self, scratch: Scratch, length: int, dtype: torch.dtype) -> None:
-        self._scratch, self._length, self._dtype = scratch, length, dtype
-        self._tensor: Tensor | None = None
-
-    @property
-    def tensor(self) -> Tensor:
-        """The tensor."""
-        if self._tensor is None:
-            self._tensor = self._scratch.take(self._length, self._dtype)
-        return self._tensor
-
-    def give_back(self) -> None:
-        """Give the tensor back, if it was taken."""
-        if self._tensor is not None:
-            self._scratch.give(self._tensor)
-            self._tensor = None
-
-
 class Collective:
-    """Steps that follow each other. `began` and `ended` are of `time.perf_counter`, while it was on the network.
+    """Steps that follow each other. `began` and `ended` say when it was on the network.
 
     A step's place says what it does (sum inside the node, across nodes, between fabrics), and None stands where this
     rank has no part in it, so that the same operation has the same place on all ranks.
@@ -81,8 +48,10 @@ class Collective:
         self._communicator, self._then = communicator, then
         self._works: list[Work] = []
         self._arrived: list[float] = []
+        self.at_arrival: Callable[[], None] = lambda: None
         self.begun = self.number = 0
-        self.began = self.ended = 0.0
+        self.began: Moment = 0.0
+        self.ended: Moment = 0.0
         self.done = False
 
     @property
@@ -92,7 +61,7 @@ class Collective:
 
     def arrived(self) -> bool:
         """Return whether the step under way is over, without waiting."""
-        return all(work.is_completed() for work in self._works)
+        return len(self._arrived) >= len(self._works) or all(work.is_completed() for work in self._works)
 
     def begin(self) -> None:
         """Begin the next step."""
@@ -103,7 +72,7 @@ class Collective:
             with self._communicator.naming(step.group, step.doing):
                 self._works = step.begin()
         for work in self._works:
-            _when_done(work, self._arrived)
+            _when_done(work, self._arrived, self.at_arrival)
         self.begun += 1
 
     def end(self) -> None:
@@ -116,51 +85,108 @@ class Collective:
             self._works = []
             step.end()
         if self.begun == len(self._steps):
-            self.done = True
-            if self._then is not None:
-                self._then()
+            self._finish()
+
+    def chain(self, streams: Streams) -> None:
+        """Put all steps on the queues of a device, each behind the one before; the host waits for none.
+
+        What a step leaves to do once it is over stands in the queue of the next one, which it holds up no longer than
+        the order of steps does.
+        """
+        behind, works, last = streams.point(), list[Work](), None
+        own = [(number, step) for number, step in enumerate(self._steps) if step is not None]
+        for number, step in [*own, (_ENDS, None)]:
+            with streams.side(number):
+                if last is None:
+                    streams.wait(behind)
+                    self.began = streams.point()
+                else:
+                    self._queue_end(last, works)
+                if step is None:
+                    self.ended = streams.point()
+                else:
+                    with self._communicator.naming(step.group, step.doing, noted=False):
+                        works = step.begin()
+                last = step
+        self.begun = len(self._steps)
+
+    def join(self, streams: Streams) -> None:
+        """Let the current queue wait until the chain is over, and use what it has left."""
+        step = next(step for step in reversed(self._steps) if step is not None)
+        with self._communicator.naming(step.group, step.doing):
+            streams.wait(self.ended)  # type: ignore[arg-type]
+        self._finish()
+
+    def _queue_end(self, step: Step, works: Sequence[Work]) -> None:
+        for work in works:
+            self._communicator.wait(work, step.group, step.doing, noted=False)
+        step.end()
+
+    def _finish(self) -> None:
+        self.done = True
+        if self._then is not None:
+            self._then()
 
 
 class Lane:
     """The collectives of one phase of a rank, in the order in which they were added.
 
     With `early` false, `poll` begins no later steps; `finish` does. That keeps the order where one group does the
-    first step of one collective and a later step of another.
+    first step of one collective and a later step of another. With `streams` nothing is left to poll: all steps are on
+    the device's queues, those of one collective before those of the next. `progress` polls while the rank is blocked.
     """
 
-    def __init__(self, *, early: bool = True) -> None:
-        self._early = early
+    def __init__(self, streams: Streams | None = None, progress: Progress | None = None, *, early: bool = True) -> None:
+        self._streams, self._progress, self._early = streams, progress, early
         self._pending: list[Collective] = []
         self._added = 0
+        self._inside = False
+        if progress is not None and streams is None and early:
+            progress.watch(self)
 
     def add(self, collective: Collective) -> None:
         """Begin a collective. One without steps is done at once."""
         self._added += 1
         collective.number = self._added
-        if collective.length:
+        if not collective.length:
+            return
+        if self._streams is not None:
+            collective.chain(self._streams)
+        else:
+            if self._progress is not None:
+                collective.at_arrival = self._progress.arrived
             collective.begin()
-            self._pending.append(collective)
+        self._pending.append(collective)
 
     def poll(self) -> None:
         """Let everything go on that can, without waiting."""
-        if self._early and self._pending:
-            self._advance()
+        if self._early and self._pending and self._streams is None:
+            self.go_on()
+
+    def waits_for_steps(self) -> bool:
+        """Return whether another thread may let something go on: not while this lane itself waits."""
+        return not self._inside and any(each.begun < each.length for each in self._pending)
 
     def finish(self, collective: Collective | None = None) -> None:
-        """Wait until a collective and those before it are done; None: until all are."""
-        last = self._added if collective is None else collective.number
-        while waiting := [each for each in self._pending if each.number <= last]:
-            level = min(each.begun for each in waiting)
-            for each in waiting:
-                if each.begun == level:
-                    each.end()
-                    if not each.done:
-                        each.begin()
-            self._pending = [each for each in self._pending if not each.done]
+        """Wait until a collective and those before it are done; None: until all are.
 
-    def _advance(self) -> None:
+        On a device's queues the current one waits, and the host does not.
+        """
+        last = self._added if collective is None else collective.number
+        self._inside = True
+        while waiting := [each for each in self._pending if each.number <= last]:
+            if self._streams is not None:
+                waiting[0].join(self._streams)
+            else:
+                self._finish_level(waiting)
+            self._pending = [each for each in self._pending if not each.done]
+        self._inside = False
+
+    def go_on(self) -> None:
+        """Begin the next steps of what has arrived."""
         # A step may begin when everything before has begun its step of the same number, or has no such step.
         reached = 1 << 30
+        inside, self._inside = self._inside, True
         for each in self._pending:
             while not each.done and each.arrived():
                 if each.begun < each.length and each.begun >= reached:
@@ -171,11 +197,24 @@ class Lane:
             if each.begun < each.length:
                 reached = min(reached, each.begun)
         self._pending = [each for each in self._pending if not each.done]
+        self._inside = inside
+
+    def _finish_level(self, waiting: Sequence[Collective]) -> None:
+        level = min(each.begun for each in waiting)
+        for each in waiting:
+            if each.begun == level:
+                each.end()
+                if not each.done:
+                    each.begin()
 
 
-def _when_done(work: Work, times: list[float]) -> None:
+def _when_done(work: Work, times: list[float], then: Callable[[], None]) -> None:
     """Note the time at which an operation is over, where torch can tell."""
+    def over(_: object) -> None:
+        times.append(time.perf_counter())
+        then()
+
     try:
-        work.get_future().add_done_callback(lambda _: times.append(time.perf_counter()))
+        work.get_future().add_done_callback(over)
     except RuntimeError:
         return

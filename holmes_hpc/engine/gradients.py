@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from holmes_hpc.comm.groups import Communicator
+from holmes_hpc.comm.scratch import Scratch
 from holmes_hpc.comm.sharding import Route
-from holmes_hpc.comm.stepwise import Collective, Lane, Scratch
+from holmes_hpc.comm.stepwise import Collective, Lane
 from holmes_hpc.engine.flat import Bucket, FlatReduction, Segment
 from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.engine.origin import OwnNumbers
@@ -38,7 +39,7 @@ class Gradients:
                  actions: Sequence[Action], dtype: torch.dtype = torch.float32) -> None:
         self._model, self._communicator, self._dtype = model, communicator, dtype
         self._overlap = plan.synchronization.overlap_grad_reduce
-        self.scratch = Scratch(communicator.device)
+        self.scratch = Scratch(communicator.device, communicator.streams)
         self.own = OwnNumbers(communicator.device)
         self.flats = [
             FlatReduction(index, reduction, model,
@@ -61,7 +62,7 @@ class Gradients:
         self._next = 0
         self._sums: dict[tuple[int, int], Collective] = {}
         self._timeline = Timeline()
-        self._lane = Lane(early=not self._shares_groups())
+        self._lane = Lane(communicator.streams, communicator.progress, early=not self._shares_groups())
         for name, parameter in model.parameters.items():
             parameter.register_post_accumulate_grad_hook(functools.partial(self._arrived, name))
 

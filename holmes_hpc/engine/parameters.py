@@ -29,7 +29,7 @@ class Gatherer:
         self._model, self._communicator = model, communicator
         self._overlap = plan.synchronization.overlap_param_gather
         self._flats = {flat.index: flat for flat in flats}
-        self._lane = Lane()
+        self._lane = Lane(communicator.streams, communicator.progress)
         self._pending: dict[tuple[int, int], Collective] = {}
         self._buckets: dict[str, list[Bucket]] = {}
         self._timeline = Timeline()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holmes_hpc.comm.activity import Activity
+from holmes_hpc.comm.streams import Moment, Streams, between
 from holmes_hpc.values import Action, ActionKind
 from holmes_hpc.values.schedule import RECEIVES
 
@@ -34,41 +35,63 @@ class Timeline:
     """The records of one step; times are seconds since `start()`.
 
     `records` say what the rank itself did: for reductions and gathers, how long it waited for them. `flights` say
-    when they were on their way. `activity` is told of every action.
+    when they were on their way. `activity` is told of every action. Where the device has `streams` that run behind the
+    host, times are of points in them, and who asks for one that the device has not passed yet waits for it.
     """
 
-    def __init__(self, activity: Activity | None = None) -> None:
-        self._activity = activity or Activity()
-        self.records: list[tuple[Action, float, float]] = []
-        self.flights: list[Flight] = []
-        self._zero = 0.0
+    def __init__(self, activity: Activity | None = None, streams: Streams | None = None) -> None:
+        self._activity, self._streams = activity or Activity(), streams
+        self._records: list[tuple[Action, Moment, Moment]] = []
+        self._flights: list[tuple[ActionKind, int, int, Moment, Moment]] = []
+        self._updated = 0
+        self._late: list[tuple[Moment, Moment]] = []
+        self._zero = self._zero_before = self._now()
+
+    @property
+    def records(self) -> list[tuple[Action, float, float]]:
+        """What the rank did, with begin and end."""
+        return [(action, self._seconds(begin), self._seconds(end)) for action, begin, end in self._records]
+
+    @property
+    def flights(self) -> list[Flight]:
+        """The collectives that were under way."""
+        return [Flight(kind, reduction, bucket, self._seconds(began), self._seconds(ended))
+                for kind, reduction, bucket, began, ended in self._flights]
 
     def start(self) -> None:
-        """Begin a step: forget the records of the last one."""
-        self.records.clear()
-        self.flights.clear()
-        self._zero = time.perf_counter()
+        """Begin a step: forget the records of the last one, but for its gathers after the update."""
+        self._records.clear()
+        self._flights.clear()
+        self._zero_before, self._zero = self._zero, self._now()
+
+    def update(self) -> None:
+        """Note that the update begins: gathers after it are of the next forward."""
+        self._updated = len(self._records)
+
+    def end(self) -> None:
+        """End the step."""
+        self._late = [(begin, end) for action, begin, end in self._records[self._updated:]
+                      if action.kind is ActionKind.GATHER]
 
     @contextmanager
     def record(self, action: Action) -> Iterator[None]:
         """Record the time that the body takes as `action`'s."""
         self._activity.begin(str(action))
-        begin = time.perf_counter()
+        begin = self._now()
         yield
-        self.records.append((action, begin - self._zero, time.perf_counter() - self._zero))
+        self._records.append((action, begin, self._now()))
 
-    def in_flight(self, kind: ActionKind, reduction: int, bucket: int, began: float, ended: float) -> None:
-        """Note when a bucket's collective was under way; times are of `time.perf_counter`."""
-        self.flights.append(Flight(kind, reduction, bucket, began - self._zero, ended - self._zero))
+    def in_flight(self, kind: ActionKind, reduction: int, bucket: int, began: Moment, ended: Moment) -> None:
+        """Note when a bucket's collective was under way."""
+        self._flights.append((kind, reduction, bucket, began, ended))
 
     def seconds(self, kinds: frozenset[ActionKind]) -> float:
         """Return the seconds that actions of these kinds took together."""
-        return sum(end - begin for action, begin, end in self.records if action.kind in kinds)
+        return sum(between(begin, end) for action, begin, end in self._records if action.kind in kinds)
 
-    def spans(self, kinds: frozenset[ActionKind], since: float) -> list[tuple[float, float]]:
-        """Return when actions of these kinds began and ended, of those that began since a `time.perf_counter`."""
-        return [(begin, end) for action, begin, end in self.records
-                if action.kind in kinds and begin >= since - self._zero]
+    def late_gather_seconds(self) -> float:
+        """Return the seconds that the step before waited for gathers after its update."""
+        return sum(between(begin, end) for begin, end in self._late)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the step's records as a timeline file has them, a reduction's or gather's flights after them.
@@ -97,6 +120,13 @@ class Timeline:
     def reduce_seconds(self) -> float:
         """Return the seconds spent in gradient reductions that nothing hid."""
         return self.seconds(frozenset({ActionKind.REDUCE, ActionKind.GATHER}))
+
+    def _now(self) -> Moment:
+        return time.perf_counter() if self._streams is None else self._streams.point()
+
+    def _seconds(self, moment: Moment) -> float:
+        # What began before the step did is timed from the beginning of the one before.
+        return between(self._zero_before, moment) - between(self._zero_before, self._zero)
 
 
 def _once(name: str, seen: Counter[str]) -> str:

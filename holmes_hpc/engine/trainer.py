@@ -93,7 +93,7 @@ class Trainer:
                                   job.architecture, dtype)
         self._guard = Guard(train, job.optimizer, rank, job.say, plan, self._origin)
         self._activity = job.communicator.activity
-        self._timeline = Timeline(self._activity)
+        self._timeline = Timeline(self._activity, job.communicator.streams)
         self._batches = TrainingBatches(plan, job.dataset, train.seed, device)
         self._pipelines = {pipeline for pipeline, _ in plan.stages_of(rank)}
         self._validation = validation_batches(plan, job.dataset, train.validation_samples, device)
@@ -104,7 +104,7 @@ class Trainer:
         self._stragglers = Stragglers(plan, job.say if rank == 0 else lambda text: None)
         self._nics = SlowNics(plan, job.say if rank == 0 else lambda text: None)
         self._step_began = 0.0
-        self._exposed_later = 0.0
+        self._norm_seconds = 0.0
         self._stopping = False
 
     def run(self) -> bool:
@@ -157,18 +157,14 @@ class Trainer:
         self._gradients.start(self._timeline)
         self._executor.loss_scale = scale = self._guard.scale.value
         loss = self._executor.run(self._actions, self._arriving, batches, self._timeline)
-        exposed_seconds = self._timeline.reduce_seconds() + self._exposed_later
-        norm_from = time.perf_counter()
-        reports, norm = self._combine_reports(loss, exposed_seconds)
-        norm_until = time.perf_counter()
+        reports, norm = self._combine_reports(loss)
+        self._timeline.update()
         norm /= scale
         rate = learning_rate(step, job.optimizer, self._checkpoints.schedule_end)
         self._stopping = any(report.stop for report in reports)
         if self._guard.allows(step, sum(report.loss for report in reports), norm):
             self._update(norm, scale, rate)
-        gathers = frozenset({ActionKind.GATHER})
-        self._exposed_later = norm_until - norm_from + sum(
-            end - begin for begin, end in self._timeline.spans(gathers, since=norm_until))
+        self._timeline.end()
         now = time.perf_counter()
         step_seconds, self._step_began = now - self._step_began, now
         row = job.metrics.row(step, reports, step_seconds=step_seconds, grad_norm=norm, learning_rate=rate)
@@ -250,13 +246,18 @@ class Trainer:
         schedule = build_schedule(plan)
         return schedule.actions[rank], arrivals(rank, schedule.actions[rank], lambda peer: schedule.actions[peer])
 
-    def _combine_reports(self, loss: torch.Tensor, exposed_seconds: float) -> tuple[list[RankReport], float]:
+    def _combine_reports(self, loss: torch.Tensor) -> tuple[list[RankReport], float]:
         """Return the reports of all ranks and the global norm of the gradients, in one collective.
 
         Here the host waits for the device, once.
         """
         job = self._job
+        since = time.perf_counter()
         own_loss, *norms = torch.stack([loss.double(), *self._gradients.local_norms()]).tolist()
+        if job.communicator.streams is not None:
+            since = time.perf_counter()  # before, the device was at work
+        exposed_seconds = (self._timeline.reduce_seconds() + self._timeline.late_gather_seconds()
+                           + self._norm_seconds)
         busy_ethernet, busy_fabric = job.usage.busy_since_last()
         report = RankReport(own_loss, self._timeline.receive_wait_seconds(), exposed_seconds, memory_gib(),
                             *job.usage.sent_since_last(), stop=float(job.stop_requested()),
@@ -265,6 +266,7 @@ class Trainer:
         table = torch.zeros(job.plan.world_size, RankReport.length() + 1, dtype=torch.float64)
         table[job.rank] = torch.tensor([*report.row(), sum(norm**2 for norm in norms)], dtype=torch.float64)
         self._combine(table)
+        self._norm_seconds = time.perf_counter() - since
         square_sum = float(table[:, -1].sum())
         norm = math.sqrt(square_sum) if square_sum >= 0 else math.nan
         return [RankReport(*row[:-1]) for row in table.tolist()], norm
@@ -275,7 +277,8 @@ class Trainer:
         plan, rank = self._job.plan, self._job.rank
         actions = forward_actions(plan, rank, self._validation)
         arriving = arrivals(rank, actions, lambda peer: forward_actions(plan, peer, self._validation))
-        share = self._executor.run(actions, arriving, self._validation, Timeline(self._activity), training=False)
+        share = self._executor.run(actions, arriving, self._validation,
+                                   Timeline(self._activity, self._job.communicator.streams), training=False)
         loss = share.double().cpu().reshape(1)
         self._combine(loss)
         return float(loss)

@@ -19,6 +19,7 @@ from holmes_hpc.comm import backends, nccl
 from holmes_hpc.comm.backends import RankNode
 from holmes_hpc.comm.devices import DeviceName
 from holmes_hpc.comm.gloo import GlooBackend
+from holmes_hpc.comm.streams import Streams
 from holmes_hpc.values.backend_kinds import BACKEND_KINDS, BackendKind
 from tests.strict.communicator import Communicator
 from tests.strict.device import Device
@@ -44,6 +45,7 @@ class StrictBackend:
         self.device = torch.device("cpu")
         self.abilities = abilities(rules)
         self._rules, self._folder = rules, folder
+        self.streams: Streams | None = None
         self.strict_device: Device | None = None
         self._described = ""
         if not hasattr(dist.Backend, NAME.upper()):
