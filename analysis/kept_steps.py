@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ LEAST_BYTES = 1 << 18
 MOST_KEPT_BYTES = 1 << 30
 _FORM = 1
 """Part of the name: raise it when what is kept of a line changes."""
+
+
+def are_kept(path: Path) -> bool:
+    """Say whether the steps of a metrics file as it is now were kept."""
+    place = _place(path)
+    return place is not None and place.exists()
 
 
 def kept_steps(path: Path) -> list[Record] | None:
@@ -47,9 +54,9 @@ def keep_steps(path: Path, steps: list[Record]) -> None:
         import pyarrow
         import pyarrow.parquet as parquet
 
-        names = dict.fromkeys(name for step in steps for name in step)
-        table = pyarrow.table({name: [step.get(name) for step in steps] for name in names})
-        if list(map(_known, table.to_pylist())) != list(map(_known, steps)):
+        columns = {name: [step.get(name) for step in steps] for name in dict.fromkeys(chain.from_iterable(steps))}
+        table = pyarrow.table(columns)
+        if table.to_pydict() != columns:
             return
     except Exception:  # no pyarrow, or a column of unlike values, which Parquet does not hold
         return
@@ -72,10 +79,6 @@ def _place(path: Path) -> Path | None:
         return None
     identity = [_FORM, os.fsdecode(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ino]
     return base / "steps" / f"{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]}.parquet"
-
-
-def _known(step: Record) -> Record:
-    return {name: value for name, value in step.items() if value is not None}
 
 
 def _prune(folder: Path) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from analysis import shapes
-from analysis.damages import damages, possible
-from analysis.kept_steps import keep_steps, kept_steps
+from analysis.damages import all_possible, damages
+from analysis.kept_steps import are_kept, keep_steps, kept_steps
+from analysis.parsing import Ahead
 from analysis.shapes import shaped
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.foreign import ForeignError, parse_object, read_end, read_json, read_yaml, whole_number
@@ -30,7 +31,8 @@ from holmes_hpc.runs.sweep_record import RECORD
 RUN_HELP = ("a run folder, finished or running, a folder that holds runs, such as runs/mixed, a job id, or a run's id "
             "or name (all runs of that name)")
 """What a RUN of the commands may be."""
-RUN_FILES = ("plan.json", "metrics.jsonl", "job.json")
+METRICS = "metrics.jsonl"
+RUN_FILES = ("plan.json", METRICS, "job.json")
 """A folder that holds one of these is a run folder."""
 
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4}")
@@ -132,7 +134,10 @@ def _of_name(text: str, base: Path) -> list[Path]:
 
 def read_runs(*paths: str | os.PathLike[str]) -> list[Run]:
     """Read every run that `find_runs` finds. Run names are made unique by the folder where two are alike."""
-    found = [read_run(folder) for folder in find_runs(*paths)]
+    folders = find_runs(*paths)
+    files = [folder / METRICS for folder in folders]
+    with Ahead([path for path in files if not are_kept(path)]) as ahead:
+        found = [read_run(folder, ahead) for folder in folders]
     names = [run.name for run in found]
     return [
         Run(**{**vars(run), "name": one_line(f"{run.name} ({run.folder})")}) if names.count(run.name) > 1 else run
@@ -140,18 +145,20 @@ def read_runs(*paths: str | os.PathLike[str]) -> list[Run]:
     ]
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path, ahead: Ahead | None = None) -> Run:
     """Read one run folder. A file that is no JSON or YAML is logged and taken as empty.
+
+    `ahead` parses metrics meanwhile, those of the folders that are read next.
 
     Raises ConfigurationError for one that may not be read.
     """
     try:
-        return _read_run(folder)
+        return _read_run(folder, ahead)
     except OSError as error:
         raise unreadable(error) from error
 
 
-def _read_run(folder: Path) -> Run:
+def _read_run(folder: Path, ahead: Ahead | None) -> Run:
     wrong: dict[str, set[str]] = {name: set() for name in ("config.yaml", "plan.json", "metrics.jsonl")}
     config = shaped(_read_config(folder / "config.yaml"), shapes.CONFIG, wrong["config.yaml"])
     name = (config.get("run") or {}).get("name") or (config.get("cluster") or {}).get("name")
@@ -160,11 +167,12 @@ def _read_run(folder: Path) -> Run:
     objects = {name: _in_lines(_read_object(folder / name)) for name in ("plan.json", "job.json", "result.json")}
     objects["plan.json"] = shaped(objects["plan.json"], shapes.PLAN, wrong["plan.json"])
     dropped = wrong["metrics.jsonl"]
-    path = folder / "metrics.jsonl"
-    steps = kept_steps(path) if objects["result.json"] else None
+    path = folder / METRICS
+    parsed = ahead.records(path) if ahead is not None else None
+    steps = kept_steps(path) if objects["result.json"] and parsed is None else None
     if steps is None:
-        records, torn = _lines(path)
-        steps = [possible(record, dropped) for record in _newest_steps(records)]
+        records, torn = (parsed, False) if parsed is not None else _lines(path)
+        steps = all_possible(_newest_steps(records), dropped)
         steps = [record if shapes.STEP.keys().isdisjoint(record) else shaped(record, shapes.STEP, dropped)
                  for record in steps]
         if objects["result.json"] and not (torn or dropped):

@@ -202,7 +202,7 @@ def summarise(run: Run) -> dict[str, Any]:
     measured = run.metrics[warmup:]
     medians = {name: quantile(figures(measured, name), 0.5) for name in MEASURES}
     rates = figures(measured, "tokens_per_second")
-    losses = [_number(foreign.number(record.get("loss"))) for record in run.metrics]
+    last_loss = run.metrics[-1].get("loss") if run.metrics else run.result.get("final_loss")
     predicted = run.plan.get("predicted") or {}
     ratio = None
     if predicted.get("step_seconds") and words.comparable(described["machine"], predicted.get("machine")):
@@ -220,7 +220,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "predicted_step_seconds": _number(predicted.get("step_seconds")),
         "predicted_tokens_per_second": _number(predicted.get("tokens_per_second")),
         "measured_to_predicted": _number(ratio),
-        "final_loss": losses[-1] if losses else _number(foreign.number(run.result.get("final_loss"))),
+        "final_loss": _number(foreign.number(last_loss)),
         "validation_loss": (figures(run.metrics, "validation_loss") or [math.nan])[-1],
         "others_held_cores": _number(foreign.number(run.result.get("others_held_cores"))),
         "error": run.result.get("error"),
@@ -281,7 +281,13 @@ def _number(value: Any) -> float:
 
 def figures(records: Sequence[Record], name: str) -> list[float]:
     """Return what records say of a figure, in their order, without those that do not know it."""
-    return [value for record in records if (value := foreign.number(record.get(name))) is not None]
+    values: list[Any] = [record.get(name) for record in records]
+    kinds = set(map(type, values))
+    if kinds == {float} and all(map(math.isfinite, values)):  # as of most figures of most runs
+        return values
+    if kinds == {type(None)}:
+        return []
+    return [figure for value in values if (figure := foreign.number(value)) is not None]
 
 
 def quantile(values: Sequence[float], part: float) -> float:

@@ -32,6 +32,9 @@ class Table:
     def to_pylist(self) -> list[dict[str, Any]]:
         return [dict(zip(self.columns, row, strict=True)) for row in zip(*self.columns.values(), strict=True)]
 
+    def to_pydict(self) -> dict[str, list[Any]]:
+        return self.columns
+
     def read(self) -> Table:
         return self
 

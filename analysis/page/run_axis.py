@@ -100,11 +100,14 @@ def _marks(run: Run, seconds: Sequence[float], steps: Sequence[Record]) -> list[
     slow = False
     for when, record in zip(seconds, steps, strict=True):
         step = record["step"]
-        marks += [("validation", when, step)] * (number(record.get("validation_loss")) is not None)
-        marks += [("checkpoint", when, step)] * (step in kept)
+        if record.get("validation_loss") is not None and number(record["validation_loss"]) is not None:
+            marks.append(("validation", when, step))
+        if step in kept:
+            marks.append(("checkpoint", when, step))
         # One mark where a rank becomes slow, not one for each step of it.
         now = bool(record.get("stragglers"))
-        marks += [("straggler", when, step)] * (now and not slow)
+        if now and not slow:
+            marks.append(("straggler", when, step))
         slow = now
     return marks
 

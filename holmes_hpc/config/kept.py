@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +64,13 @@ def _filled(value: Any, schema: Any, path: str, added: list[str]) -> Any:
 
 
 def _default(schema: Any, name: str) -> Any:
+    return copy.deepcopy(_defaults(schema)[name])
+
+
+@cache
+def _defaults(schema: Any) -> dict[str, Any]:
     defaults = OmegaConf.to_container(OmegaConf.structured(schema))
-    return defaults[name] if isinstance(defaults, dict) else None
+    return {str(name): value for name, value in defaults.items()} if isinstance(defaults, dict) else {}
 
 
 def _filled_items(value: Any, item: Any, path: str, added: list[str]) -> Any:
