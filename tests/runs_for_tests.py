@@ -79,7 +79,7 @@ def command(verb: str, overrides: list[str]) -> list[str]:
     return [sys.executable, "-m", f"holmes_hpc.{verb}", *plain, *overrides]
 
 
-def run(cwd: Path, verb: str, overrides: list[str], timeout: float = 240) -> Finished:
+def run(cwd: Path, verb: str, overrides: list[str], timeout: float = 480) -> Finished:
     """Run a verb in `cwd` to its end: as this process's user, or one whose rights it has taken meanwhile."""
     if os.geteuid() == os.getuid():
         done = WARM.run(f"holmes_hpc.{verb}", overrides, cwd, environment(), timeout)
@@ -89,7 +89,7 @@ def run(cwd: Path, verb: str, overrides: list[str], timeout: float = 240) -> Fin
     return Finished(done.returncode, done.stdout, done.stderr, newest_run(cwd))
 
 
-def train(cwd: Path, overrides: list[str], timeout: float = 240) -> Finished:
+def train(cwd: Path, overrides: list[str], timeout: float = 480) -> Finished:
     """Train to the end, without pictures unless the overrides ask for them; the run must complete."""
     finished = run(cwd, "train", ["run.pictures=false", *overrides], timeout)
     assert finished.status == 0, finished.stderr[-3000:]

@@ -92,9 +92,12 @@ def test_the_folder_of_a_sweep_is_no_empty_run(file: str, whole: Path, caplog: p
     assert "dddd: an empty run folder" in caplog.text and "cccc" not in caplog.text
 
 
-@pytest.mark.parametrize("name", [b"20261003-120000-\xff\xfe", b"$\\bad{$", b"a\x1b[31m\nb\t", b"<script>",
-                                  "ü".encode() * 60],
-                         ids=["no UTF-8", "a broken formula", "escapes", "markup", "long"])
+@pytest.mark.parametrize("name", [
+    pytest.param(b"20261003-120000-\xff\xfe", id="no UTF-8"),
+    pytest.param(b"$\\bad{$", id="a broken formula", marks=pytest.mark.long),
+    pytest.param(b"a\x1b[31m\nb\t", id="escapes", marks=pytest.mark.long),
+    pytest.param(b"<script>", id="markup"),
+    pytest.param("ü".encode() * 60, id="long", marks=pytest.mark.long)])
 def test_runs_of_any_name_get_tables_pictures_and_a_page(name: bytes, tmp_path: Path,
                                                          capsys: pytest.CaptureFixture[str]) -> None:
     made = make_run(tmp_path, metrics=[metric(step) for step in range(1, 8)], timeline_steps=[7])

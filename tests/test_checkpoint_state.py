@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,8 +103,9 @@ def wanted_rank(name: str, kind: str, number: int) -> Rank:
     return rank_of(plan_of(name, kind), number, architecture(MODELS[kind]), OPTIMIZERS[kind], seed=5, steps=2)
 
 
-@pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(("name", "kind"), [
+    pytest.param(name, kind, marks=pytest.mark.long if number % 2 else ())
+    for number, (name, kind) in enumerate(itertools.product(PLANS, MODELS))])
 def test_every_layout_loads_every_other(tmp_path: Path, name: str, kind: str) -> None:
     model, optimizer = architecture(MODELS[kind]), OPTIMIZERS[kind]
     path = save(tmp_path, plan_of(name, kind), model, optimizer)

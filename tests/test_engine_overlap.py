@@ -99,7 +99,7 @@ def alone_like(layout: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.long if name in ("dp2", "pp2-dp2-tied", "three-beside-one") else ())
+    pytest.param(name, marks=() if name == "stages-that-share-ranks" else pytest.mark.long)
     for name in LAYOUTS])
 def test_overlap_changes_no_bit_and_sharding_only_rounding(name: str, tmp_path: Path, trained: Worlds) -> None:
     layout = LAYOUTS[name]
@@ -204,7 +204,8 @@ def test_rectangles_of_a_flat_range() -> None:
 TOLERANCES = {"bfloat16": ((2e-4, 2e-3), (1.5e-3, 1.2e-2)), "float16": ((3e-5, 3e-4), (1.5e-4, 2e-3))}
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", pytest.param("float16", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_low_precision_follows_float32(precision: str, tmp_path: Path, trained: Worlds) -> None:
     options = ["train.steps=8", "optimizer.warmup_steps=5", "model.hidden_size=32", "model.sequence_length=32"]
     low = [*options, f"train.precision={precision}"]

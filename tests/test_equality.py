@@ -115,8 +115,9 @@ TENSOR_LAYOUTS = {
     "tp2-sequence-untied": [*uniform(1, 2), MEGATRON, TENSOR_2, SEQUENCE, UNTIED],
     "tp2-llama": [*uniform(1, 2), MEGATRON, TENSOR_2, *LLAMA],
     "tp2-llama-sequence-recompute": [*uniform(1, 2), MEGATRON, TENSOR_2, SEQUENCE, *LLAMA, "parallel.recompute=full"],
-    "tp4-sequence": [*uniform(1, 4), MEGATRON, "parallel.tensor=4", SEQUENCE, TIED],
-    "tp4-selective": [*uniform(1, 4), MEGATRON, "parallel.tensor=4", UNTIED, "parallel.recompute=selective"],
+    "tp4-sequence": [*uniform(1, 4), MEGATRON, "parallel.tensor=4", SEQUENCE, TIED, "parallel.micro_batch_size=8"],
+    "tp4-selective": [*uniform(1, 4), MEGATRON, "parallel.tensor=4", UNTIED, "parallel.micro_batch_size=8",
+                      "parallel.recompute=selective"],
     "tp2-pp2": [*mixed((1, 2), (1, 2)), HOLMES, TENSOR_2, TIED, "parallel.layer_split=[1,2]"],
     "tp2-pp2-sequence": [*mixed((1, 2), (1, 2)), HOLMES, TENSOR_2, SEQUENCE, UNTIED, "parallel.recompute=full"],
     "tp2-pp2-dp2": [*mixed((1, 4), (1, 4)), HOLMES, TENSOR_2, "parallel.pipeline=2", UNTIED],
@@ -132,8 +133,16 @@ TENSOR_LAYOUTS = {
 LAYOUTS |= {name: [*SMALL, *layout] for name, layout in TENSOR_LAYOUTS.items()}
 
 
-BY_COMMAND = ("pp2-dp2-uneven", "zero-bubble-tensor2")
+DAILY_BY_COMMAND = ("pp2-dp2-uneven", "zero-bubble-tensor2")
 """Layouts that the daily tests train through the command too."""
+BY_COMMAND = (
+    *DAILY_BY_COMMAND, "dp4", "pp2-untied-sgd", "pp4-gpipe", "interleaved-pp2-dp2", "turns-pp2-dp4",
+    "pp2-dp4-holmes-alternate", "pp2-dp4-megatron-alternate", "five-beside-three", "plain-three-beside-one-sgd",
+    "no-overlap-pp2-dp2", "dp-across-fabrics", "tp2-llama", "tp2-pp2-dp2-sequence", "unlike-tensor-degrees",
+    "recompute-full",
+)
+"""Layouts that go through the command in the long tests: each kind of cluster, network, schedule and strategy. The
+others train as long in forks of the tests: with the command stands what is between it and the ranks, not the layout."""
 
 Rows = list[dict[str, Any]]
 References = dict[tuple[str, ...], Rows]
@@ -160,7 +169,7 @@ def assert_as_one_process(found: Rows, expected: Rows, steps: int) -> None:
     assert expected[-1]["loss"] < expected[0]["loss"] - 0.1, "the model must learn"
 
 
-BY_COMMAND_ALONE = (
+LONG_ALONE = (
     "dp4", "interleaved-pp2", "pp2-dp4-holmes-alternate", "pp2-dp4-megatron", "plain-pp2-dp4", "tp2", "tp2-llama",
     "three-beside-one-untied", "tp2-pp2-dp2", "unlike-tensor-degrees",
 )
@@ -171,7 +180,7 @@ def unless_long(names: Iterable[str], long: Container[str]) -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.long if name in long else ()) for name in names]
 
 
-@pytest.mark.parametrize("name", [name for name in LAYOUTS if name not in BY_COMMAND_ALONE])
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name not in LONG_ALONE])
 def test_layout_trains_as_one_process(name: str, tmp_path: Path, references: References) -> None:
     expected = reference_of(LAYOUTS[name], references, tmp_path, SHORT)
     assert_as_one_process(train_world(tmp_path, [*COMMON, *LAYOUTS[name], *SHORT]).rows, expected, STEPS)
@@ -238,7 +247,7 @@ ODD_LAYOUTS = {
 }
 
 
-@in_courses(ODD_LAYOUTS)
+@in_courses(ODD_LAYOUTS, ("tp2", "tp2-pp2-llama"))
 def test_a_vocabulary_that_does_not_divide_trains_as_one_process(name: str, course: list[str], steps: int,
                                                                  tmp_path: Path, references: References) -> None:
     layout = [*ODD, *ODD_LAYOUTS[name]]
@@ -275,7 +284,7 @@ def masked_data(folder: Path, packing: str) -> list[str]:
     return ["data=tokens", f"data.path={path}", f"data.packing={packing}", "model.vocab_size=64"]
 
 
-@in_courses(MASKED_LAYOUTS)
+@in_courses(MASKED_LAYOUTS, ("pp2", "tp2"))
 def test_the_mean_is_over_tokens_that_count(name: str, course: list[str], steps: int, tmp_path: Path) -> None:
     data = masked_data(tmp_path, PACKED[name])
     layout = [*SMALL, *MASKED_LAYOUTS[name]]
@@ -331,8 +340,15 @@ def test_unlike_pipelines_do_not_take_the_mean_of_means(tmp_path: Path) -> None:
     assert abs(mean_of_means - world.rows[0]["loss"]) > 0.01
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name not in BY_COMMAND])
+def test_layout_trains_as_one_process_for_longer(name: str, tmp_path: Path, references: References) -> None:
+    expected = reference_of(LAYOUTS[name], references, tmp_path, LONG)
+    assert_as_one_process(train_world(tmp_path, [*COMMON, *LAYOUTS[name], *LONG]).rows, expected, LONG_STEPS)
+
+
 @pytest.mark.emulated
-@pytest.mark.parametrize("name", unless_long(LAYOUTS, set(LAYOUTS) - set(BY_COMMAND)))
+@pytest.mark.parametrize("name", unless_long(BY_COMMAND, set(BY_COMMAND) - set(DAILY_BY_COMMAND)))
 def test_the_command_trains_as_one_process(name: str, tmp_path: Path, references: References) -> None:
     expected = reference_of(LAYOUTS[name], references, tmp_path, LONG)
     found = train(tmp_path, [*COMMON, *LAYOUTS[name], *LONG]).rows

@@ -230,7 +230,9 @@ def typed_instead(overrides, change):
     return [*(each for each in overrides if each.split("=")[0] not in keys), *typed(change)]
 
 
-@pytest.mark.parametrize("overrides", WORTH_CHANGING, ids=" ".join)
+@pytest.mark.parametrize("overrides", [
+    pytest.param(each, id=" ".join(each), marks=pytest.mark.long if number % 2 else ())
+    for number, each in enumerate(WORTH_CHANGING)])
 def test_each_change_can_be_typed_as_it_is_printed(overrides):
     """By a shell, whose quotes a message needs."""
     config, chosen = made(*overrides)

@@ -70,7 +70,8 @@ def cases() -> Iterator[Any]:
     """Yield each place with one of the odd values, another one in each."""
     for number, (file, path) in enumerate(PLACES):
         name = list(ODD)[(number * 3 + 2) % len(ODD)]
-        yield pytest.param(file, path, ODD[name], id=f"{file}-{'.'.join(map(str, path))}-{name}")
+        yield pytest.param(file, path, ODD[name], id=f"{file}-{'.'.join(map(str, path))}-{name}",
+                           marks=pytest.mark.long if number % 2 else ())
 
 
 def test_the_folder_is_one_as_it_is(base: Path, tmp_path: Path) -> None:

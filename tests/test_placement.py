@@ -58,7 +58,8 @@ def test_holmes_keeps_gradients_off_ethernet(holmes: Pair) -> None:
 
 
 @pytest.mark.parametrize(("sharded", "crossings"), [
-    pytest.param(False, 2 * 1.5, marks=pytest.mark.long), (True, 2 * 1.0)])
+    (False, 2 * 1.5), (True, 2 * 1.0)])
+@pytest.mark.long
 def test_megatron_sends_gradients_over_ethernet(tmp_path: Path, sharded: bool, crossings: float) -> None:
     # Whole sums: a ring of four ranks on two nodes passes 2 * 3/4 of the gradients over each of its two crossings.
     # Shards: summed inside each node first, so each node sends half of the gradients and then half of the parameters.

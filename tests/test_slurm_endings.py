@@ -33,6 +33,7 @@ def quick_guard(slurm: SlurmCluster, seconds: int = 2) -> str:
     return f"launch.templates={folder}"
 
 
+@pytest.mark.long
 @pytest.mark.slurm
 def test_a_job_whose_step_daemon_was_killed_ends(make_each_slurm: MakeSlurm) -> None:
     slurm = make_each_slurm(ib_nodes=1, roce_nodes=1, ethernet_gbps=SLOW_ETHERNET_GBPS)
@@ -96,6 +97,7 @@ def test_a_follower_without_squeue_goes_by_the_run_folder(each_slurm: SlurmClust
     assert "Access denied" in "".join(said)
 
 
+@pytest.mark.long
 @pytest.mark.slurm
 def test_what_keeps_ranks_from_starting_is_told(make_each_slurm: MakeSlurm) -> None:
     slurm = make_each_slurm(ib_nodes=1, roce_nodes=1)

@@ -77,6 +77,7 @@ def test_a_small_batch_job_refuses_a_large_cluster(slurm: SlurmCluster) -> None:
     assert "has 1 of the 2 nodes" in (slurm.shared / "small.out").read_text()
 
 
+@pytest.mark.long
 def test_an_ordinary_user_submits_counted_features(slurm: SlurmCluster) -> None:
     done = holmes(slurm, "train", [site(slurm), "+cluster=counted", "parallel=holmes", *TINY], user=ORDINARY_USER,
                   check=False)

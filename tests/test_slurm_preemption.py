@@ -167,6 +167,7 @@ def test_a4_job_that_comes_to_its_time_limit_is_queued_again(make_slurm: MakeSlu
     assert job.steps == list(range(1, len(job.steps) + 1))
 
 
+@pytest.mark.long
 def test_node_that_is_not_as_described_is_excluded(make_slurm: MakeSlurm) -> None:
     slurm = make_slurm(ib_nodes=2, roce_nodes=1)
     slurm.run("ip link set ib0 down", "ib-1")

@@ -31,6 +31,7 @@ def test_where_a_site_forbids_steps_over_components_the_way_out_is_named(make_ea
     assert "cluster.shape=features" in done.stderr
 
 
+@pytest.mark.long
 def test_a_job_that_a_failed_prolog_holds_is_said_to_be_held(each_slurm: SlurmCluster) -> None:
     slurm, broken = each_slurm, each_slurm.shared / "broken"
     prolog = slurm.shared / "prolog"
@@ -88,6 +89,7 @@ def test_each_rank_sees_the_gpus_that_the_step_gives_it(each_slurm: SlurmCluster
             assert lines == seen
 
 
+@pytest.mark.long
 def test_a_site_with_control_groups_an_mpi_plugin_and_a_slow_home(make_each_slurm: MakeSlurm) -> None:
     """Ranks start late and one after another; the variables of MPI come to them and are no matter."""
     slurm = make_each_slurm(cgroups=True, ib_nodes=1, roce_nodes=1, extra=("MpiDefault=pmi2",))
@@ -124,6 +126,7 @@ def test_where_only_the_accounting_enforces_memory_it_is_named_as_well(make_each
     assert "ask for more by +launch.sbatch.mem=64G" in small.stderr
 
 
+@pytest.mark.long
 def test_an_epilog_that_hangs_holds_no_follower(each_slurm: SlurmCluster) -> None:
     slurm, hangs = each_slurm, each_slurm.shared / "hangs"
     epilog = slurm.shared / "epilog"

@@ -48,6 +48,7 @@ def test_a_sweep_trains_and_shows_its_table(slurm: SlurmCluster, sweep: list[str
     assert all(result(folder)["status"] == "completed" for folder in folders(slurm))
 
 
+@pytest.mark.long
 def test_a49_a_sweep_may_return_at_once_and_be_watched_later(make_each_slurm: MakeSlurm) -> None:
     slurm = make_each_slurm(extra=("MaxArraySize=3",))
     done = holmes(slurm, "train", [site(slurm), without_torch(slurm), *EIGHT, *TINY, "launch.wait=false"])
@@ -121,6 +122,7 @@ def test_a_followed_run_is_detached_by_ctrl_c_and_goes_on(slurm: SlurmCluster) -
     assert shown[1].split()[2:4] == ["completed", "2/2"]
 
 
+@pytest.mark.long
 def test_states_come_from_accounting_once_the_queue_forgot(make_slurm: MakeSlurm) -> None:
     slurm = make_slurm(accounting=True, extra=("MinJobAge=2",))
     done = holmes(slurm, "train", [site(slurm), without_torch(slurm), "+cluster=pair", *TINY,
@@ -167,9 +169,9 @@ def interrupted(slurm: SlurmCluster, words: list[str], number: signal.Signals) -
     return rest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("make_each_slurm", "runs", "limit"), [
-    ("installed", 4, 5), pytest.param("tree", 4, 5, marks=pytest.mark.long),
-    pytest.param("installed", 20, 7, marks=pytest.mark.long)], indirect=["make_each_slurm"])
+    ("tree", 4, 5), ("installed", 20, 7)], indirect=["make_each_slurm"])
 def test_a_sweep_beyond_the_submission_limit_that_is_interrupted_twice_ends_and_none_runs_twice(
         make_each_slurm: MakeSlurm, runs: int, limit: int) -> None:
     slurm = make_each_slurm(accounting=True, extra=(
@@ -281,6 +283,7 @@ def a_run_that_was_taken_up_is_cancelled(slurm: SlurmCluster, words: list[str]) 
     assert not (third / "job.json").exists() and result(third)["error"] == "cancelled before it was submitted"
 
 
+@pytest.mark.long
 def test_a_long_job_does_not_hold_up_the_window(each_slurm: SlurmCluster) -> None:
     slurm = each_slurm
     words = [site(slurm), without_torch(slurm), "-m", "+cluster=one,pair", "train.seed=1,2,3", *TINY,

@@ -188,6 +188,7 @@ def test_a_lost_answer_of_a_real_sbatch_leads_to_one_job(each_slurm: SlurmCluste
     assert ("Slurm had taken job" in done.stderr) == ("sbatch" in first)
 
 
+@pytest.mark.long
 @pytest.mark.slurm
 def test_refusals_limits_and_forgotten_jobs_of_a_real_slurm_with_accounting(make_each_slurm: MakeSlurm) -> None:
     slurm = make_each_slurm(accounting=True, extra=("AccountingStorageEnforce=associations,limits,qos",))

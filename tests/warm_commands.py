@@ -7,6 +7,7 @@ and streams are the given ones. Tests of what is imported, and of how processes 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -46,14 +47,20 @@ class WarmCommands:
         words = [sys.executable, "-m", module, *arguments]
         with tempfile.TemporaryDirectory() as folder:
             streams = [Path(folder, name) for name in ("stdout", "stderr")]
-            pid = int(self._ask({"module": module, "arguments": list(arguments), "cwd": str(cwd),
-                                 "environment": dict(environment), "umask": _umask(),
-                                 "streams": list(map(str, streams))}))
-            late = threading.Timer(timeout_seconds, os.kill, [pid, signal.SIGKILL])
-            late.start()
-            status, used = self._ask({"wait": pid}).split()
-            was_late = late.finished.is_set()
-            late.cancel()
+            asked = {"module": module, "arguments": list(arguments), "cwd": str(cwd),
+                     "environment": dict(environment), "umask": _umask(), "streams": list(map(str, streams))}
+            try:
+                pid = int(self._ask(asked))
+                late = threading.Timer(timeout_seconds, _kill, [pid])
+                late.start()
+                try:
+                    status, used = self._ask({"wait": pid}).split()
+                finally:
+                    was_late = late.finished.is_set()
+                    late.cancel()
+            except BaseException:  # a test's own timeout too: the answer that still comes belongs to no later request
+                self._drop()
+                raise
             self.cpu_seconds += float(used)
             texts = [stream.read_text() for stream in streams]
         if was_late:
@@ -64,11 +71,24 @@ class WarmCommands:
         if self._server is None:
             self._server = subprocess.Popen(
                 [sys.executable, "-m", "tests.warm_commands"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)})
+                cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}, start_new_session=True)
         assert self._server.stdin is not None and self._server.stdout is not None
         self._server.stdin.write(f"{json.dumps(request)}\n")
         self._server.stdin.flush()
         return self._server.stdout.readline()
+
+    def _drop(self) -> None:
+        """End the process and all that it has forked; the next command starts another."""
+        if self._server is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._server.pid, signal.SIGKILL)
+            self._server.communicate()
+            self._server = None
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it ended a moment ago
+        os.kill(pid, signal.SIGKILL)
 
 
 def _umask() -> int:
