@@ -38,7 +38,7 @@ test: .venv/prepared
 	@$(PYTEST) -m 'not (long or bench)' $(ARGS)
 
 test-long: .venv/prepared
-	@$(PYTEST) -m '(long or hypothesis) and not bench' --examples-times 10 $(ARGS)
+	@$(PYTEST) -m '(long or hypothesis) and not bench' --examples-times 6 $(ARGS)
 
 bench: .venv/prepared
 	@$(PY) -m benchmarks $(ARGS)

@@ -200,6 +200,7 @@ def test_where_a_site_sends_only_sigterm_at_preemption_that_is_enough(make_slurm
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("make_each_slurm", ["tree"], indirect=True)
 def test_requeued_again_and_again_while_it_saves_a_run_loses_no_step(make_each_slurm: MakeSlurm) -> None:
     slurm = make_each_slurm(ib_nodes=1, roce_nodes=1, **SLOW)
     job = SubmittedJob(slurm, [*ENDLESS, "train.checkpoint_every=1"])

@@ -233,7 +233,8 @@ def a_sweep_goes_on_by_its_own_jobs(slurm: SlurmCluster, runs: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("cluster", "limit"), [("pair", 2), ("one", 1)])
+@pytest.mark.parametrize(("make_each_slurm", "cluster", "limit"), [("installed", "pair", 2), ("tree", "one", 1)],
+                         indirect=["make_each_slurm"])
 def test_where_a_limit_has_room_for_one_job_alone_it_goes_on_with_run_after_run(
         make_each_slurm: MakeSlurm, cluster: str, limit: int) -> None:
     slurm = make_each_slurm(accounting=True, extra=("AccountingStorageEnforce=associations,limits,qos",))
