@@ -144,7 +144,7 @@ def test_a_store_that_fails_tells_the_ranks_why(monkeypatch: pytest.MonkeyPatch)
 
 def test_every_thread_of_ours_takes_its_own_errors() -> None:
     """Each module that starts threads says what they raise, by the class for that or by keeping it for who waits."""
-    keeps = {"checkpoint/background.py", "metrics/trackers.py", "comm/store/server.py"}
+    keeps = {"checkpoint/background.py", "metrics/trackers.py", "comm/store/server.py", "comm/progress.py"}
     short = {"submit/step_guard.py",  # writes one line
              "launch/slurm/stopping.py"}  # waits for signals, and ends the process whatever happens
     found = {}

@@ -50,6 +50,7 @@ class Communicator:
         self.activity = activity or Activity()
         self.streams = backend.streams
         self.progress = Progress()
+        self.activity.follow(self.streams)
         self._groups: dict[int, ProcessGroup] = {0: world}
         self._index: dict[ProcessGroup, int] = {world: 0}
         self._reverse: dict[ProcessGroup, ProcessGroup] = {}
@@ -126,8 +127,9 @@ class Communicator:
         Unless `noted`, and in another thread than the one that trains, it does not count as what the rank does now.
         """
         noted = noted and not self.progress.here()
+        on_host = self.streams is None or group is self.world
         try:
-            with self.activity.waiting(self._index[group], doing) if noted else nullcontext():
+            with self.activity.waiting(self._index[group], doing, on_host=on_host) if noted else nullcontext():
                 yield
         except RuntimeError as error:
             raise NetworkError(

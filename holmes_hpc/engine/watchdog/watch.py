@@ -53,7 +53,7 @@ class Watch:
 
     def start(self) -> None:
         """Give the first sign of life and begin to watch."""
-        self._beat(self._activity.now)
+        self._beat(self._activity.standing()[0])
         self._activity.at_training = self._wake.set  # who reads the beats has shorter limits from then on
         self._thread.start()
 
@@ -70,7 +70,7 @@ class Watch:
         self._say_left()
 
     def _say_left(self) -> None:
-        write_beat(self._folder, self._rank, Beat.of(self._number + 1, self._activity.now, 0.0, ended=True,
+        write_beat(self._folder, self._rank, Beat.of(self._number + 1, self._activity.standing()[0], 0.0, ended=True,
                                                        links=self._links()))
 
     def _links(self) -> dict[str, str]:
@@ -98,7 +98,7 @@ class Watch:
         changes = -1
         self._looked_at = time.monotonic()
         while self._is_due():
-            doing, seen = self._activity.now, self._activity.changes
+            doing, seen = self._activity.standing()
             self._tick()
             if seen != changes:
                 changes, self._changed = seen, self._clock
