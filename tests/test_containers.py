@@ -22,7 +22,7 @@ from tests.runs_for_tests import ROOT
 from tests.test_packaging import environment, install
 
 DOCKERFILE = (ROOT / "containers" / "Dockerfile").read_text()
-DEFINITION = (ROOT / "containers" / "holmes_hpc.def").read_text()
+DEFINITION = (ROOT / "containers" / "apptainer.def").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PLACE = "/opt/holmes_hpc"
 

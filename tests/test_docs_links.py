@@ -75,6 +75,47 @@ def test_the_messages_of_our_errors_are_found_with_blanks_for_what_varies(tmp_pa
     assert not {each.error for each in found.values()} & {"KeyError", "ValueError", "TypeError", "AttributeError"}
 
 
+_SOURCE = '''
+"""A module that has a docstring of many words."""
+_REMEDY = "without its settings the run cannot go on"
+class OurError(Exception):
+    """An error with a docstring of many words."""
+def _words(node, why):
+    "Return the words of one."
+    if why:
+        return f"the node {node} was slow: {'its link is down or gone' if why == 1 else why}"
+    return "nothing is known of " + node + " by now"
+def check(node, problems):
+    problems.append(f"{node}: no such node is in the plan")
+    logger.warning("... has no SHA-256, so only its sums are checked", node)
+    parser.add_argument("--x", help="a node that is looked at now")
+    run("link set dev lo up by now", re.compile("a pattern of many words"), "two words")
+    raise OurError(_words(node, 1))
+def refuse(node):
+    raise OurError(f"{node} is none of the nodes here; {_REMEDY}")
+'''
+
+
+def test_messages_that_helpers_make_are_found_and_what_is_none_is_not(tmp_path: Path,
+                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "a.py").write_text(_SOURCE)
+    monkeypatch.setattr(messages, "ROOT", tmp_path)
+    monkeypatch.setattr(messages, "PACKAGES", ("ours",))
+    assert {(each.text, each.error) for each in messages.messages()} == {
+        ("without its settings the run cannot go on", ""), ("the node ... was slow: ...", ""),
+        ("its link is down or gone", ""), ("nothing is known of ... by now", ""),
+        ("...: no such node is in the plan", ""), ("%s has no SHA-256, so only its sums are checked", ""),
+        ("... is none of the nodes here; ...", "OurError")}
+
+
+@pytest.mark.parametrize("text", [
+    "the run did not end well; it said:\n...", "without its settings the run cannot go on, so start it anew",
+    "ask for one component for each label, in the file's order", "all ranks were killed without a word; see ..."])
+def test_messages_of_helpers_in_the_program_are_on_the_page(text: str) -> None:
+    assert text in {each.text for each in messages.messages()}
+
+
 def test_the_page_of_messages_shows_them_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "messages", lambda: [
         messages.Message("a_b=... <x>\nis *no* `y`", "SomeError", "holmes_hpc.data.text")] * 2)
