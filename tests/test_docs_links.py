@@ -87,7 +87,7 @@ def _words(node, why):
     return "nothing is known of " + node + " by now"
 def check(node, problems):
     problems.append(f"{node}: no such node is in the plan")
-    logger.warning("... has no SHA-256, so only its sums are checked", node)
+    logger.warning("%s has no SHA-256, so only its sums are checked", node)
     parser.add_argument("--x", help="a node that is looked at now")
     run("link set dev lo up by now", re.compile("a pattern of many words"), "two words")
     raise OurError(_words(node, 1))
@@ -105,7 +105,7 @@ def test_messages_that_helpers_make_are_found_and_what_is_none_is_not(tmp_path: 
     assert {(each.text, each.error) for each in messages.messages()} == {
         ("without its settings the run cannot go on", ""), ("the node ... was slow: ...", ""),
         ("its link is down or gone", ""), ("nothing is known of ... by now", ""),
-        ("...: no such node is in the plan", ""), ("%s has no SHA-256, so only its sums are checked", ""),
+        ("...: no such node is in the plan", ""), ("... has no SHA-256, so only its sums are checked", ""),
         ("... is none of the nodes here; ...", "OurError")}
 
 
