@@ -6,6 +6,7 @@ Not beside the runs: those of others may not be written to, and what lies in the
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import tempfile
@@ -27,13 +28,12 @@ _FORM = 1
 
 def are_kept(path: Path) -> bool:
     """Say whether the steps of a metrics file as it is now were kept."""
-    place = _place(path)
+    place = place_of(path)
     return place is not None and place.exists()
 
 
-def kept_steps(path: Path) -> list[Record] | None:
-    """Return the steps of a metrics file as they were kept; None where they were not, or it has changed since."""
-    place = _place(path)
+def kept_steps(place: Path | None) -> list[Record] | None:
+    """Return the steps that were kept at a place of `place_of`; None where there are none."""
     if place is None or not place.exists():
         return None
     try:
@@ -45,9 +45,11 @@ def kept_steps(path: Path) -> list[Record] | None:
     return found
 
 
-def keep_steps(path: Path, steps: list[Record]) -> None:
-    """Keep the steps of a metrics file that is whole; leave it where pyarrow is missing or would change a value."""
-    place = _place(path)
+def keep_steps(place: Path | None, steps: list[Record]) -> None:
+    """Keep the steps of a whole metrics file at the place that it had before it was read.
+
+    Nothing is kept where there is no place, or pyarrow is missing or would change a value.
+    """
     if place is None or not steps:
         return
     try:
@@ -58,18 +60,23 @@ def keep_steps(path: Path, steps: list[Record]) -> None:
         table = pyarrow.table(columns)
         if table.to_pydict() != columns:
             return
-    except Exception:  # no pyarrow, or a column of unlike values, which Parquet does not hold
+        buffer = io.BytesIO()
+        parquet.write_table(table, buffer)
+    except Exception:  # no pyarrow, or what Parquet does not hold: unlike values, empty mappings
         return
     with suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _prune(place.parent)
         with tempfile.NamedTemporaryFile(dir=place.parent, suffix=".new", delete=False) as file:
-            parquet.write_table(table, file)
+            file.write(buffer.getvalue())
         Path(file.name).replace(place)
 
 
-def _place(path: Path) -> Path | None:
-    """Return where a file's steps are kept, by its path, size and time; None where that is not worth it."""
+def place_of(path: Path) -> Path | None:
+    """Return where the steps of a file as it is now are kept, by its path, size and time; None where it is too short.
+
+    Ask before the file is read: what is written to it meanwhile gives it another place.
+    """
     base = cache_folder()
     try:
         status = path.stat()

@@ -35,7 +35,8 @@ class Ahead:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         """Start as many helpers as there are cores, where the files are large enough for that to be worth it."""
-        sizes = {path: _bytes_of(path) for path in paths}
+        self._states = {path: _state(path) for path in paths}
+        sizes = {path: state[0] for path, state in self._states.items()}
         wanted = [path for path, size in sizes.items() if 0 < size <= MOST_FILE_BYTES]
         cores = len(os.sched_getaffinity(0))
         is_worth_it = cores > 1 and sys.executable and sum(sizes[path] for path in wanted) >= LEAST_BYTES
@@ -61,14 +62,17 @@ class Ahead:
             helper.wait()
 
     def records(self, path: Path) -> list[Record] | None:
-        """Return the objects of a file; None for one that is not whole, or that no helper parses."""
+        """Return the objects of a file as it is now; None for one that is not whole, or that no helper parses.
+
+        One that was written to since its helper began, as by a run that went on, is left to the reader too.
+        """
         helper = self._helper_of.pop(path, None)
         if helper is None or helper.stdout is None:
             return None
         head = helper.stdout.read(_SIZE.size)
         size = _SIZE.unpack(head)[0] if len(head) == _SIZE.size else -1
         content = helper.stdout.read(size) if size >= 0 else b""
-        if size < 0 or len(content) < size:
+        if size < 0 or len(content) < size or _state(path) != self._states[path]:
             return None
         found: list[Record] = marshal.loads(content)  # noqa: S302  # of our own process
         return found
@@ -102,11 +106,13 @@ def _read(path: str) -> str:
         return file.read(MOST_FILE_BYTES).decode()
 
 
-def _bytes_of(path: Path) -> int:
+def _state(path: Path) -> tuple[int, int, int]:
+    """Return the size of a file in bytes, 0 for none, and what else changes when it is written or replaced."""
     try:
-        return path.stat().st_size
+        status = path.stat()
     except OSError:
-        return 0
+        return 0, 0, 0
+    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 @contextmanager

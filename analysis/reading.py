@@ -15,7 +15,7 @@ from typing import Any
 
 from analysis import shapes
 from analysis.damages import all_possible, damages
-from analysis.kept_steps import are_kept, keep_steps, kept_steps
+from analysis.kept_steps import are_kept, keep_steps, kept_steps, place_of
 from analysis.parsing import Ahead
 from analysis.shapes import shaped
 from holmes_hpc.errors import ConfigurationError
@@ -168,15 +168,16 @@ def _read_run(folder: Path, ahead: Ahead | None) -> Run:
     objects["plan.json"] = shaped(objects["plan.json"], shapes.PLAN, wrong["plan.json"])
     dropped = wrong["metrics.jsonl"]
     path = folder / METRICS
+    place = place_of(path) if objects["result.json"] else None
     parsed = ahead.records(path) if ahead is not None else None
-    steps = kept_steps(path) if objects["result.json"] and parsed is None else None
+    steps = kept_steps(place) if parsed is None else None
     if steps is None:
         records, torn = (parsed, False) if parsed is not None else _lines(path)
         steps = all_possible(_newest_steps(records), dropped)
         steps = [record if shapes.STEP.keys().isdisjoint(record) else shaped(record, shapes.STEP, dropped)
                  for record in steps]
-        if objects["result.json"] and not (torn or dropped):
-            keep_steps(path, steps)
+        if not (torn or dropped):
+            keep_steps(place, steps)
     return Run(
         folder=folder,
         name=one_line(f"{name}/{folder.name}"),

@@ -146,12 +146,20 @@ def redact_value(value: Any) -> Any:
         return redact(value)
     if isinstance(value, Mapping):
         return {redact(key) if isinstance(key, str) else key:
-                HIDDEN if is_secret(str(key)) and isinstance(item, str | int | float) and not isinstance(item, bool)
-                else redact_value(item) for key, item in value.items()}
+                _hidden(item) if is_secret(str(key)) else redact_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_redact_word(_before(value, index), item) if isinstance(item, str) else redact_value(item)
                 for index, item in enumerate(value)]
     return value
+
+
+def _hidden(value: Any) -> Any:
+    """Return what a secret's name holds with every text and number in it hidden, however deep it lies."""
+    if isinstance(value, Mapping):
+        return {redact(key) if isinstance(key, str) else key: _hidden(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_hidden(item) for item in value]
+    return value if value is None or isinstance(value, bool) else HIDDEN
 
 
 def _before(words: Sequence[Any], index: int) -> list[Any]:

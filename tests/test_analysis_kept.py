@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from analysis import kept_steps as kept
+from analysis import reading
 from analysis.reading import read_run
 from analysis.tables import runs_table, steps_table
 from tests.run_folders import make_run, metric
@@ -39,6 +40,13 @@ class Table:
         return self
 
 
+def write_table(table: Table, file: Any) -> None:
+    """Write what Parquet holds: a mapping without any key is none of it."""
+    if any(value == {} for values in table.columns.values() for value in values):
+        raise NotImplementedError("a struct type with no child field")
+    file.write(json.dumps(table.columns).encode())
+
+
 @pytest.fixture(autouse=True)
 def arrow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -49,7 +57,7 @@ def arrow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         pyarrow, parquet = ModuleType("pyarrow"), ModuleType("pyarrow.parquet")
         pyarrow.table = Table  # type: ignore[attr-defined]
         pyarrow.parquet = parquet  # type: ignore[attr-defined]
-        parquet.write_table = lambda table, file: file.write(json.dumps(table.columns).encode())  # type: ignore[attr-defined]
+        parquet.write_table = write_table  # type: ignore[attr-defined]
         parquet.ParquetFile = lambda path: Table(json.loads(path.read_bytes()))  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "pyarrow", pyarrow)
         monkeypatch.setitem(sys.modules, "pyarrow.parquet", parquet)
@@ -89,13 +97,31 @@ def test_a_file_that_has_changed_is_read_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("steps", "torn", "result"), [
     (STEPS, True, DONE), (STEPS, False, None), ([*STEPS, metric(4, step_seconds=-1.0)], False, DONE),
-    ([*STEPS, metric(4, note="a"), metric(5, note=[1])], False, DONE), ([], False, DONE)],
-    ids=["torn", "running", "impossible", "unlike", "empty"])
+    ([*STEPS, metric(4, note="a"), metric(5, note=[1])], False, DONE), ([], False, DONE),
+    ([*STEPS, metric(4, note={})], False, DONE)],
+    ids=["torn", "running", "impossible", "unlike", "empty", "a mapping without a key"])
 def test_what_is_not_whole_is_not_kept(steps: list[dict[str, Any]], torn: bool, result: dict[str, Any] | None,
                                        tmp_path: Path, arrow: Path) -> None:
     folder = make_run(tmp_path, metrics=steps, result=result, torn=torn)
     first = read_run(folder)
     assert files(arrow) == [] and read_run(folder) == first
+
+
+def test_what_is_added_while_a_file_is_read_is_not_left_out_ever_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                                                       ) -> None:
+    folder = make_run(tmp_path, metrics=STEPS, result=DONE)
+    with monkeypatch.context() as patch:
+        read = reading._lines
+
+        def and_added_to(path: Path) -> tuple[list[reading.Record], bool]:
+            found = read(path)
+            with path.open("a") as file:
+                file.write(json.dumps(metric(4)) + "\n")
+            return found
+
+        patch.setattr(reading, "_lines", and_added_to)
+        assert [step["step"] for step in read_run(folder).metrics] == [1, 2, 3]
+    assert [step["step"] for step in read_run(folder).metrics] == [1, 2, 3, 4]
 
 
 def test_a_kept_file_that_is_damaged_or_cannot_be_written_changes_nothing(tmp_path: Path, arrow: Path,

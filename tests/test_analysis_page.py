@@ -59,7 +59,8 @@ def test_a_run_over_the_clock_has_its_pause_and_its_marks(tmp_path: Path) -> Non
     seconds = [10, 12, 14, 76, 78, 80]
     steps = [metric(n, 2.0, time=f"2026-12-01T10:{at // 60:02d}:{at % 60:02d}.000+00:00", stragglers=[3] * (n > 4),
                     validation_loss=2.5 if n == 3 else None) for n, at in enumerate(seconds, 1)]
-    folder = make_run(tmp_path, "20261201-100000-ab12", metrics=[*steps, metric(7, time="yesterday")])
+    folder = make_run(tmp_path, "20261201-100000-ab12", metrics=[
+        *steps, metric(7, time="yesterday"), metric(8, time="0001-01-01T00:00:00+14:00")])
     (folder / "checkpoints" / "step-000002").mkdir(parents=True)
     found = course(read_run(folder))
     assert found is not None and found.seconds == seconds
@@ -77,7 +78,8 @@ def test_a_thinned_line_keeps_its_peaks_and_their_order() -> None:
     assert len(few) <= 100 and {(501.0, 5.0), (777.0, -3.0)} <= set(few) and few == sorted(few)
 
 
-@pytest.mark.parametrize(("high", "expected"), [(0.9, [0, 0.2, 0.4, 0.6, 0.8]), (47, [0, 10, 20, 30, 40]), (0, [0])])
+@pytest.mark.parametrize(("high", "expected"), [(0.9, [0, 0.2, 0.4, 0.6, 0.8]), (47, [0, 10, 20, 30, 40]), (0, [0]),
+                                              (math.inf, [0]), (math.nan, [0]), (5e-324, [0])])
 def test_ticks_are_round(high: float, expected: list[float]) -> None:
     assert svg.ticks(high) == pytest.approx(expected)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -77,6 +78,17 @@ def test_a_helper_that_is_killed_leaves_its_files_to_the_reader(runs: Path, monk
     monkeypatch.setattr(parsing.sys, "executable", "/nowhere/python")
     monkeypatch.setattr(parsing, "_started", start)
     assert read_runs(runs) == alone
+
+
+def test_a_run_that_goes_on_after_its_helper_has_read_it_is_read_as_it_is_now(runs: Path) -> None:
+    folder = runs / "mixed" / "20261201-000003-aaaa"
+    path = folder / "metrics.jsonl"
+    with Ahead([path]) as ahead:
+        (helper,) = ahead._helpers
+        assert isinstance(helper.stdout, io.BufferedReader) and helper.stdout.peek(1)
+        with path.open("a") as file:
+            file.write(json.dumps(metric(6)) + "\n")
+        assert [step["step"] for step in read_run(folder, ahead).metrics] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("cores", [{0}, {0, 1}], ids=["one core", "little to read"])

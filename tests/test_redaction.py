@@ -170,6 +170,13 @@ def test_values_are_hidden_by_the_names_of_their_keys_and_of_the_option_before()
         "ssl": ["openssl", "-k", HIDDEN, "-in", "x"], "list": [f"export A_TOKEN={HIDDEN}", 1.5, None]}
 
 
+def test_lists_and_mappings_under_a_secrets_name_are_hidden_to_the_last_value() -> None:
+    value = {"API_KEYS": [MARK, 5, None], "credentials": {"user": MARK, "on": True, "of": [{"x": MARK}]}, "keys": []}
+    assert redact_value({"env": value}) == {"env": {
+        "API_KEYS": [HIDDEN, HIDDEN, None], "credentials": {"user": HIDDEN, "on": True, "of": [{"x": HIDDEN}]},
+        "keys": []}}
+
+
 def test_no_setting_of_ours_is_taken_for_a_secret() -> None:
     config = OmegaConf.to_container(compose(["+cluster=mixed"]))
     assert redact_value(config) == config

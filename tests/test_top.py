@@ -85,6 +85,14 @@ def test_a_second_look_reads_only_what_is_new(run: Path) -> None:
     assert top._slow(seen.by_step_time())[1] == "no sign of life for 10 s or more: rank 0-3, 5-7"
 
 
+def test_a_step_that_is_done_again_after_a_resume_counts_once(run: Path) -> None:
+    with (run / "ranks" / "rank-3.jsonl").open("a") as file:
+        file.write(action(2, "W", 0.5) + action(2, "B", 0.125))
+    seen = RanksSeen(RunFolder(run))
+    seen.look(100.0)
+    assert (seen.ranks[3].step, seen.ranks[3].own_seconds) == (2, 0.625)
+
+
 def test_of_a_long_file_only_the_end_is_read(tmp_path: Path) -> None:
     path = tmp_path / "rank-0.jsonl"
     path.write_text("".join(action(step, "F", 1.0) for step in range(1, 200)))

@@ -147,6 +147,6 @@ def _moment(value: object) -> datetime | None:
         return None
     try:
         found = datetime.fromisoformat(value)
-    except ValueError:
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):  # the year 1 in another zone is before the first that there is
         return None
-    return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)

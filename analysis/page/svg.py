@@ -54,9 +54,9 @@ def figure(drawing: Drawing, caption: str = "") -> str:
 
 def ticks(high: float, most: int = 5) -> list[float]:
     """Return round values from 0 to at most `high`, about `most` of them."""
-    if not (high > 0 and math.isfinite(high)):
-        return [0.0]
     rough = high / most
+    if not (rough > 0 and math.isfinite(rough)):  # the least number above 0 by 5 is 0
+        return [0.0]
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
     return [number * step for number in range(math.floor(high / step + 1e-9) + 1)]

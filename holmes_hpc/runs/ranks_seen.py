@@ -39,11 +39,15 @@ class RankSeen:
     is_straggler: bool = False
     beat: Beat | None = None
     silent_seconds: float = 0.0
+    _actions: set[str] = field(default_factory=set)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Take one recorded action; the first one of another step begins anew."""
-        if row["step"] != self.step:
+        """Take one recorded action; one of another step begins anew, and one that a resumed run does again."""
+        action = row.get("action", "")
+        if row["step"] != self.step or action in self._actions:
             self.step, self.own_seconds, self.wait_seconds, self.sum_seconds = row["step"], 0.0, 0.0, 0.0
+            self._actions.clear()
+        self._actions.add(action)
         seconds = max(0.0, row["end"] - row["start"])
         if row["kind"] in _OWN:
             self.own_seconds += seconds
