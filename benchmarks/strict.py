@@ -11,6 +11,7 @@ something did, or where a difference is over 1e-7.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -29,23 +30,27 @@ MODES = {
     "4 queues": Rules(queues=4),
     "4 resident": Rules(resident=4),
     "ends seen late": Rules(seen=0.3, jitter_seconds=0.002),
+    "host ahead": Rules(ahead=True, jitter_seconds=0.001),
 }
 
 
 def together(seed: int) -> Rules:
     """Return all of the rules at once."""
-    return Rules(hold=FIRST, queues=8, resident=8, seen=0.5, jitter_seconds=0.001, seed=seed)
+    return Rules(ahead=True, hold=FIRST, queues=8, resident=8, seen=0.5, jitter_seconds=0.001, seed=seed)
 
 
 def runs(arguments: argparse.Namespace) -> Iterator[tuple[str, list[str], dict[str, Rules]]]:
     """Yield what is asked for: a name, the overrides, and the rules by their names."""
     if arguments.plans:
         for seed in range(arguments.first, arguments.first + arguments.plans):
-            yield f"plan {seed}", random_plan(seed), {"together": together(seed)}
+            yield f"plan {seed}", random_plan(seed), {
+                f"together, seed {seed + each}": together(seed + each) for each in range(arguments.seeds)}
         return
     chosen = MODES if arguments.modes == "all" else {arguments.modes: MODES[arguments.modes]}
-    for name, layout in LAYOUTS.items():
-        yield name, [*COMMON, *layout, "train.steps=2"], chosen
+    for name in arguments.layouts:
+        yield name, [*COMMON, *LAYOUTS[name], "train.steps=2"], {
+            f"{mode}, seed {each}" if each else mode: dataclasses.replace(rules, seed=each)
+            for mode, rules in chosen.items() for each in range(arguments.seeds)}
 
 
 def main() -> int:
@@ -54,6 +59,8 @@ def main() -> int:
     parser.add_argument("--plans", type=int, default=0, help="so many drawn plans")
     parser.add_argument("--first", type=int, default=0, help="the seed of the first of them")
     parser.add_argument("--modes", default="first use held", choices=["all", *MODES])
+    parser.add_argument("--layouts", nargs="*", default=list(LAYOUTS), choices=LAYOUTS, metavar="NAME")
+    parser.add_argument("--seeds", type=int, default=1, help="train each so often, by so many seeds of the device's")
     worst, failed, count = 0.0, 0, 0
     with tempfile.TemporaryDirectory() as kept:
         for name, overrides, modes in runs(parser.parse_args()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,14 +19,18 @@ from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.point_to_point import Transfers
 from holmes_hpc.comm.stepwise import Collective, Lane
 from holmes_hpc.engine import Trainer
+from holmes_hpc.engine.executor import Executor
+from holmes_hpc.engine.origin import OwnNumbers
 from tests.engine_worlds import train_world
 from tests.strict import backend
+from tests.strict.queues import Queues
 from tests.strict.random_plans import random_plan
 from tests.strict.rules import FIRST, Rules
 from tests.strict.worlds import RELATIVE, StrictError, difference, train_strictly
 from tests.test_equality import COMMON, HOLMES, LAYOUTS, TIED, UNTIED, mixed, uniform
 
 QUICK = Rules(stall_seconds=2)
+AHEAD = dataclasses.replace(QUICK, ahead=True)
 PIPELINE = [*mixed((1, 1), (1, 1)), HOLMES, TIED, "parallel.schedule=1f1b", "train.steps=2"]
 IN_ORDER = [*COMMON, *LAYOUTS["pp2"], "train.steps=2"]
 DATA = [*uniform(2, 1), HOLMES, "parallel.pipeline=1", UNTIED, "train.steps=1"]
@@ -91,6 +96,42 @@ def a_message_changed_on_its_way() -> Iterator[None]:
 
 
 @contextmanager
+def a_host_read_without_a_wait() -> Iterator[None]:
+    note = OwnNumbers.note_output
+
+    def reading(self: OwnNumbers, tensor: Any) -> None:
+        tensor.detach().numpy()
+        note(self, tensor)
+
+    with mock.patch.object(OwnNumbers, "note_output", reading):
+        yield
+
+
+@contextmanager
+def a_sum_that_does_not_wait_for_its_backward() -> Iterator[None]:
+    backward = Executor._backward
+
+    def slow(self: Executor, action: Any) -> None:
+        self._communicator.streams.put(lambda: time.sleep(0.2))  # type: ignore[union-attr]
+        backward(self, action)
+
+    with mock.patch.object(Queues, "wait", lambda self, point: None), mock.patch.object(Executor, "_backward", slow):
+        yield
+
+
+@contextmanager
+def later_steps_that_wait_for_nothing() -> Iterator[None]:
+    wait = Communicator.wait
+
+    def careless(self: Communicator, work: Any, group: Any, doing: str, *, noted: bool = True) -> None:
+        if noted:
+            wait(self, work, group, doing)
+
+    with mock.patch.object(Communicator, "wait", careless):
+        yield
+
+
+@contextmanager
 def warm_up_of_one_operation() -> Iterator[None]:
     with mock.patch.object(backend, "ABILITIES", dataclasses.replace(backend.ABILITIES, connects_late=False)):
         yield
@@ -113,10 +154,24 @@ def nothing() -> Iterator[None]:
     (two_buckets_exchanged, DATA, QUICK, "VIOLATION: meets another one"),
     (a_wait_left_out, PIPELINE, QUICK, "nan|NaN|finite"),
     (a_message_changed_on_its_way, PIPELINE, QUICK, "VIOLATION: what send to [01] .* changed before it was waited for"),
+    (a_wait_left_out, PIPELINE, AHEAD, "nan|NaN|finite"),
+    (a_host_read_without_a_wait, PIPELINE, AHEAD, "VIOLATION: the host reads a tensor of the device by numpy"),
+    (later_steps_that_wait_for_nothing, DATA, AHEAD, "nan|NaN|finite"),
 ])
 def test_planted_faults_are_caught(fault: Any, layout: list[str], rules: Rules, said: str, tmp_path: Path) -> None:
     with fault(), pytest.raises(StrictError, match=f"(?s){said}"):
         train_strictly(tmp_path, layout, rules)
+
+
+def test_a_sum_that_begins_before_its_backward_shows(tmp_path: Path) -> None:
+    (tmp_path / "gloo").mkdir()
+    expected = train_world(tmp_path / "gloo", DATA)
+    with a_sum_that_does_not_wait_for_its_backward():
+        try:
+            found = difference(train_strictly(tmp_path / "strict", DATA, AHEAD), expected)
+        except StrictError:
+            return
+    assert found > 1e-3, "what is summed was not computed yet"
 
 
 @pytest.mark.parametrize(("before", "layout", "rules", "cycle"), [
@@ -146,6 +201,16 @@ HARDER = ("pp2-dp2-tied-sgd", "interleaved-pp2-dp2", "zero-bubble-pp4", "three-b
 def test_layouts_train_by_all_rules_as_on_gloo(name: str, tmp_path: Path) -> None:
     layout = [*COMMON, *LAYOUTS[name], "train.steps=2"]
     rules = Rules(hold=FIRST, queues=4, resident=6, seen=0.5, jitter_seconds=0.001, seed=len(name))
+    (tmp_path / "gloo").mkdir()
+    found = train_strictly(tmp_path / "strict", layout, rules)
+    assert difference(found, train_world(tmp_path / "gloo", layout)) <= RELATIVE
+
+
+@pytest.mark.parametrize("name", ["three-beside-one", *(
+    pytest.param(name, marks=pytest.mark.long) for name in ("tp2-pp2-sequence", "zero-bubble-pp4", "dp4"))])
+def test_layouts_train_where_the_host_runs_ahead_as_on_gloo(name: str, tmp_path: Path) -> None:
+    layout = [*COMMON, *LAYOUTS[name], "train.steps=2"]
+    rules = Rules(ahead=True, hold=FIRST, queues=8, resident=8, jitter_seconds=0.001, seed=len(name))
     (tmp_path / "gloo").mkdir()
     found = train_strictly(tmp_path / "strict", layout, rules)
     assert difference(found, train_world(tmp_path / "gloo", layout)) <= RELATIVE

@@ -49,7 +49,7 @@ class Communicator:
         self.train_timeout = train_timeout
         self.activity = activity or Activity()
         self.streams = backend.streams
-        self.progress = Progress()
+        self.progress = Progress(told=backend.abilities.waits_on_host)
         self.activity.follow(self.streams)
         self._groups: dict[int, ProcessGroup] = {0: world}
         self._index: dict[ProcessGroup, int] = {world: 0}

@@ -27,11 +27,13 @@ class Goes(Protocol):
 class Progress:
     """A thread of a rank that works only while the training thread is blocked, so that never both do.
 
-    It sleeps until an operation of several steps says by `arrived` that one of them is over. An error that it meets is
-    raised in the training thread when that goes on.
+    It sleeps until an operation of several steps says by `arrived` that one of them is over, which must be `told`: not
+    so where futures are over as soon as an operation is issued. An error that it meets is raised in the training thread
+    when that goes on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, told: bool = True) -> None:
+        self.told = told
         self._all: list[Goes] = []
         self._turn = threading.Lock()
         self._wake = threading.Event()

@@ -48,7 +48,7 @@ class Collective:
         self._communicator, self._then = communicator, then
         self._works: list[Work] = []
         self._arrived: list[float] = []
-        self.at_arrival: Callable[[], None] = lambda: None
+        self.at_arrival: Callable[[], None] | None = None
         self.begun = self.number = 0
         self.began: Moment = 0.0
         self.ended: Moment = 0.0
@@ -61,7 +61,9 @@ class Collective:
 
     def arrived(self) -> bool:
         """Return whether the step under way is over, without waiting."""
-        return len(self._arrived) >= len(self._works) or all(work.is_completed() for work in self._works)
+        if self.at_arrival is not None and len(self._arrived) >= len(self._works):
+            return True
+        return all(work.is_completed() for work in self._works)
 
     def begin(self) -> None:
         """Begin the next step."""
@@ -137,12 +139,13 @@ class Lane:
     """
 
     def __init__(self, streams: Streams | None = None, progress: Progress | None = None, *, early: bool = True) -> None:
-        self._streams, self._progress, self._early = streams, progress, early
+        self._streams, self._early = streams, early
+        self._progress = progress if streams is None and early and progress is not None and progress.told else None
         self._pending: list[Collective] = []
         self._added = 0
         self._inside = False
-        if progress is not None and streams is None and early:
-            progress.watch(self)
+        if self._progress is not None:
+            self._progress.watch(self)
 
     def add(self, collective: Collective) -> None:
         """Begin a collective. One without steps is done at once."""
@@ -208,11 +211,12 @@ class Lane:
                     each.begin()
 
 
-def _when_done(work: Work, times: list[float], then: Callable[[], None]) -> None:
+def _when_done(work: Work, times: list[float], then: Callable[[], None] | None) -> None:
     """Note the time at which an operation is over, where torch can tell."""
     def over(_: object) -> None:
         times.append(time.perf_counter())
-        then()
+        if then is not None:
+            then()
 
     try:
         work.get_future().add_done_callback(over)

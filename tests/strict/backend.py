@@ -19,8 +19,8 @@ from holmes_hpc.comm import backends, nccl
 from holmes_hpc.comm.backends import RankNode
 from holmes_hpc.comm.devices import DeviceName
 from holmes_hpc.comm.gloo import GlooBackend
-from holmes_hpc.comm.streams import Streams
 from holmes_hpc.values.backend_kinds import BACKEND_KINDS, BackendKind
+from tests.strict.ahead import run_ahead
 from tests.strict.communicator import Communicator
 from tests.strict.device import Device
 from tests.strict.rules import Rules
@@ -45,15 +45,20 @@ class StrictBackend:
         self.device = torch.device("cpu")
         self.abilities = abilities(rules)
         self._rules, self._folder = rules, folder
-        self.streams: Streams | None = None
         self.strict_device: Device | None = None
         self._described = ""
+        if rules.ahead:
+            self.strict_device = Device(rules, folder)
+        self.streams = self.strict_device.queues if self.strict_device is not None else None
+        if self.streams is not None:
+            run_ahead(self.streams)
         if not hasattr(dist.Backend, NAME.upper()):
             dist.Backend.register_backend(NAME, self._create, extended_api=True, devices=["cpu"])
 
     def _create(self, given: Any, options: Any) -> ProcessGroup:
         if self.strict_device is None:
-            self.strict_device = Device(dist.get_rank(), self._rules, self._folder)
+            self.strict_device = Device(self._rules, self._folder)
+        self.strict_device.belongs_to(dist.get_rank())
         return Communicator(given, options, self.strict_device, self._described)
 
     def new_group(self, ranks: Sequence[int], kind: str, network: str, timeout: timedelta) -> ProcessGroup | None:

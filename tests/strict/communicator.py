@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 
 from holmes_hpc.comm import gloo
 from tests.strict.device import Device
-from tests.strict.operation import Operation, poison
+from tests.strict.operation import Operation
 from tests.strict.rules import ALL, FIRST
 
 _FAR = timedelta(seconds=600)
@@ -29,7 +29,14 @@ class Work:
         self._operation, self._device = operation, device
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the end. NCCL lets the stream wait; a tensor of a CPU has none, so the host does."""
+        """Let the current queue wait for the end, as NCCL does; where there is none, the host."""
+        queues = self._device.queues
+        if queues is not None:
+            queues.hold_until(self._operation.done)
+            queues.put(self._operation.deliver)
+            if timeout is not None:
+                queues.synchronize()
+            return True
         self._device.hold(self._operation, self._operation.done, "waits")
         self._operation.deliver()
         return True
@@ -37,7 +44,7 @@ class Work:
     def is_completed(self) -> bool:
         """Return whether the operation is over and was seen to be."""
         over = self._operation.done.is_set() and self._device.polls()
-        if over and not self._operation.error:
+        if over and not self._operation.error and self._device.queues is None:
             self._operation.deliver()
         return over
 
@@ -71,25 +78,27 @@ class Communicator(ProcessGroup):
     def allreduce(self, tensors: list[Tensor], options: Any = None) -> Any:
         """Combine a tensor over all members, in place."""
         mine = tensors[0]
-        carried = mine.detach().clone()
+        carried = torch.empty_like(mine.detach())
         asked = dist.AllreduceOptions()
         asked.reduceOp = options.reduceOp
         return self._put("allreduce", lambda: self._gloo.allreduce([carried], asked).wait(_FAR), [],
-                         [(mine.detach(), carried)], detail=_operation_number(options.reduceOp))
+                         [(mine.detach(), carried)], [(carried, mine.detach())],
+                         detail=_operation_number(options.reduceOp))
 
     def broadcast(self, tensors: list[Tensor], options: Any = None) -> Any:
         """Give all members the root's tensor."""
         mine, is_root = tensors[0].detach(), options.rootRank == self._me
-        carried = mine.clone()
+        carried = torch.empty_like(mine)
         asked = dist.BroadcastOptions()
         asked.rootRank, asked.rootTensor = options.rootRank, options.rootTensor
         return self._put("broadcast", lambda: self._gloo.broadcast([carried], asked).wait(_FAR),
-                         [mine] if is_root else [], [] if is_root else [(mine, carried)], detail=options.rootRank)
+                         [mine] if is_root else [], [] if is_root else [(mine, carried)], [(carried, mine)],
+                         detail=options.rootRank)
 
     def all_gather_single(self, output: Tensor, source: Tensor, options: Any = None) -> Any:
         """Put equal parts of all members behind one another."""
         _expect(output.numel() == self._size * source.numel(), f"gathers {source.numel()} into {output.numel()}")
-        carried = source.detach().clone()
+        carried = torch.empty_like(source.detach())
         whole = torch.empty(output.numel(), dtype=output.dtype)
 
         def run() -> None:
@@ -102,19 +111,17 @@ class Communicator(ProcessGroup):
         in_place = source.data_ptr() == flat[self._me * size:].data_ptr() if size else False
         results = [(flat[j * size:(j + 1) * size], whole[j * size:(j + 1) * size]) for j in range(self._size)
                    if not (in_place and j == self._me)]
-        return self._put("allgather", run, [source], results)
+        return self._put("allgather", run, [source], results, [(carried, source.detach())])
 
     _allgather_base = all_gather_single
 
     def reduce_scatter_single(self, output: Tensor, source: Tensor, options: Any = None) -> Any:
         """Give each member its part of the sum; an input that holds the output is undefined afterwards."""
         _expect(source.numel() == self._size * output.numel(), f"scatters {source.numel()} into {output.numel()}")
-        whole, mine = source.detach().clone().view(-1), output.detach().view(-1)
+        whole, mine = torch.empty_like(source.detach()).view(-1), output.detach().view(-1)
         received, size = torch.empty_like(mine), mine.numel()
         flat = source.detach().view(-1)
         in_place = size > 0 and 0 <= mine.data_ptr() - flat.data_ptr() < flat.numel() * flat.element_size()
-        if in_place:
-            poison(flat)
         asked = dist.AllreduceOptions()
         asked.reduceOp = options.reduceOp
 
@@ -123,6 +130,7 @@ class Communicator(ProcessGroup):
             received.copy_(whole[self._me * size:(self._me + 1) * size])
 
         return self._put("reducescatter", run, [] if in_place else [source], [(mine, received)],
+                         [(whole, flat)], spoils=[flat] if in_place else [],
                          detail=_operation_number(options.reduceOp))
 
     _reduce_scatter_base = reduce_scatter_single
@@ -130,35 +138,39 @@ class Communicator(ProcessGroup):
     def alltoall_base(self, output: Tensor, source: Tensor, output_sizes: Sequence[int], source_sizes: Sequence[int],
                       options: Any = None) -> Any:
         """Exchange parts between all members."""
-        carried, received = source.detach().clone(), torch.empty_like(output)
+        carried, received = torch.empty_like(source.detach()), torch.empty_like(output)
         sizes = list(output_sizes), list(source_sizes)
         return self._put("alltoall", lambda: self._gloo.alltoall_base(
-            received, carried, *sizes, dist.AllToAllOptions()).wait(_FAR), [source], [(output.detach(), received)])
+            received, carried, *sizes, dist.AllToAllOptions()).wait(_FAR), [source], [(output.detach(), received)],
+            [(carried, source.detach())])
 
     all_to_all_single = alltoall_base
 
     def send(self, tensors: list[Tensor], peer: int, tag: int) -> Any:
         """Send to a member; over once it has received."""
-        carried = tensors[0].detach().clone()
-        return self._put("send", lambda: self._gloo.send([carried], peer, 1).wait(_FAR), tensors, [], peer=peer,
-                         detail=tag)
+        mine = tensors[0].detach()
+        carried = torch.empty_like(mine)
+        return self._put("send", lambda: self._gloo.send([carried], peer, 1).wait(_FAR), tensors, [],
+                         [(carried, mine)], peer=peer, detail=tag)
 
     def recv(self, tensors: list[Tensor], peer: int, tag: int) -> Any:
         """Receive what a member sends next, whatever its tag."""
         mine = tensors[0].detach()
         received = torch.empty_like(mine)
-        return self._put("recv", lambda: self._gloo.recv([received], peer, 1).wait(_FAR), [], [(mine, received)],
+        return self._put("recv", lambda: self._gloo.recv([received], peer, 1).wait(_FAR), [], [(mine, received)], [],
                          peer=peer, detail=tag)
 
     def barrier(self, options: Any = None) -> Any:
         """Wait for all members."""
         nothing = torch.zeros(1)
-        return self._put("barrier", lambda: self._gloo.allreduce([nothing]).wait(_FAR), [], [])
+        return self._put("barrier", lambda: self._gloo.allreduce([nothing]).wait(_FAR), [], [], [])
 
     def _put(self, kind: str, run: Callable[[], object], inputs: Sequence[Tensor],
-             results: Sequence[tuple[Tensor, Tensor]], *, peer: int = -1, detail: int = 0) -> Any:
+             results: Sequence[tuple[Tensor, Tensor]], takes: Sequence[tuple[Tensor, Tensor]], *,
+             spoils: Sequence[Tensor] = (), peer: int = -1, detail: int = 0) -> Any:
         _expect(peer != self._me, f"{kind} with itself")
-        operation = Operation(self, kind, lambda: _do(run), inputs, results, peer=peer, detail=detail)
+        operation = Operation(self, kind, lambda: _do(run), inputs, results, takes, spoils, peer=peer,
+                              detail=detail)
         counted = (kind, peer) if peer >= 0 else ("", -1)
         operation.place, self._places[counted] = self._places[counted], self._places[counted] + 1
         self._device.issue(operation)

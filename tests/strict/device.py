@@ -9,7 +9,9 @@ import threading
 import time
 from pathlib import Path
 
+from tests.strict.ahead import put_there
 from tests.strict.operation import Operation
+from tests.strict.queues import Queues
 from tests.strict.rules import Rules
 
 
@@ -19,8 +21,8 @@ class Device:
     `seen` are the kinds of fault that were noticed without being an error.
     """
 
-    def __init__(self, rank: int, rules: Rules, folder: Path) -> None:
-        self.rank, self.rules, self._folder = rank, rules, folder
+    def __init__(self, rules: Rules, folder: Path) -> None:
+        self.rank, self.rules, self._folder = -1, rules, folder
         self.lock = threading.Condition()
         self.waiting: list[Operation] = []
         self.running: list[Operation] = []
@@ -30,12 +32,20 @@ class Device:
         self.dead = ""
         self.host = ""
         self._host_waits: Operation | None = None
-        self._random = random.Random(rules.seed * 1009 + rank)
+        self.queues = Queues(lambda: self.dead, self._fail) if rules.ahead else None
+        self._random = random.Random(rules.seed)
         self._progress = time.monotonic()
         threading.Thread(target=self._watch, name="strict-watch", daemon=True).start()
 
+    def belongs_to(self, rank: int) -> None:
+        """Say whose device it is."""
+        if self.rank != rank:
+            self.rank, self._random = rank, random.Random(self.rules.seed * 1009 + rank)
+
     def issue(self, operation: Operation) -> None:
         """Take an operation into the log. Raises RuntimeError on a device that gave up."""
+        if self.queues is None:
+            operation.take()
         with self.lock:
             if self.dead:
                 raise RuntimeError(self.dead)
@@ -45,13 +55,19 @@ class Device:
                 self._progress = time.monotonic()
             self.waiting.append(operation)
             self.lock.notify_all()
+        if self.queues is None:
+            return
+        for tensor in operation.tensors:
+            put_there(tensor)
+        self.queues.put(operation.take)
+        self.queues.put(self._look)
 
     def start_next(self, communicator: object) -> Operation | None:
         """Wait until the next operation of a communicator may start and return it; None once the device gave up."""
         with self.lock:
             while not self.dead:
                 head = next((each for each in self.waiting if each.communicator is communicator), None)
-                if head is not None and self.blocker(head) is None:
+                if head is not None and head.ready.is_set() and self.blocker(head) is None:
                     self.waiting.remove(head)
                     self.running.append(head)
                     self.most_running = max(self.most_running, len(self.running))
@@ -105,11 +121,21 @@ class Device:
         """Return whether a poll sees the truth this time."""
         return self.rules.seen >= 1 or self._random.random() < self.rules.seen
 
+    def _look(self) -> None:
+        with self.lock:
+            self._moved()
+
+    def _fail(self, why: str) -> None:
+        with self.lock:
+            self._give_up(why)
+
     def _shares(self, one: Operation, other: Operation) -> bool:
         queues = self.rules.queues
         return queues > 0 and one.communicator.number % queues == other.communicator.number % queues
 
     def _is_ready(self, operation: Operation) -> bool:
+        if not operation.ready.is_set():
+            return False
         before = [*self.running, *self.waiting[:self.waiting.index(operation)]]
         return all(each.communicator is not operation.communicator for each in before)
 

@@ -18,14 +18,16 @@ TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int6
 
 
 class Operation:
-    """Runs on copies: inputs as they are at issue, outputs that reach the caller's tensors when they are waited for.
+    """Runs on copies: inputs as they are where the caller's queue comes to it, outputs when they are waited for.
 
-    `results` are pairs of a caller's tensor and the one that receives; until then the caller's is poisoned. `inputs`
-    may not change before. `place`: which operation of its communicator it is, so that members' can be matched.
+    `takes` are pairs of a copy and what it is taken of, `results` of a caller's tensor and the one that receives; until
+    then the caller's is poisoned, and so is what the operation `spoils`. `inputs` may not change before. `place`: which
+    operation of its communicator it is, so that members' can be matched.
     """
 
     def __init__(self, communicator: Communicator, kind: str, run: Callable[[], None], inputs: Sequence[Tensor],
-                 results: Sequence[tuple[Tensor, Tensor]], *, peer: int = -1, detail: int = 0) -> None:
+                 results: Sequence[tuple[Tensor, Tensor]], takes: Sequence[tuple[Tensor, Tensor]] = (),
+                 spoils: Sequence[Tensor] = (), *, peer: int = -1, detail: int = 0) -> None:
         self.communicator, self.kind, self.run, self.peer = communicator, kind, run, peer
         self.number, self.place, self.detail = -1, -1, detail
         first = next(iter([*inputs, *(mine for mine, _ in results)]), torch.zeros(0))
@@ -33,12 +35,20 @@ class Operation:
         self.type = TYPES.index(first.dtype)
         self.state = "queued"
         self.error = ""
-        self.met, self.done = threading.Event(), threading.Event()
-        self._inputs = [(tensor, _checksum(tensor)) for tensor in inputs]
-        self._results = list(results)
+        self.ready, self.met, self.done = threading.Event(), threading.Event(), threading.Event()
+        self.tensors = [*inputs, *(mine for mine, _ in results), *spoils]
+        self._given, self._inputs = list(inputs), list[tuple[Tensor, int]]()
+        self._results, self._takes, self._spoils = list(results), list(takes), list(spoils)
         self._delivery = threading.Lock()
-        for mine, _ in self._results:
-            poison(mine)
+
+    def take(self) -> None:
+        """Take the inputs as they are now."""
+        for copy, tensor in self._takes:
+            copy.copy_(tensor.view(copy.shape))
+        self._inputs = [(tensor, _checksum(tensor)) for tensor in self._given]
+        for tensor in [*self._spoils, *(mine for mine, _ in self._results)]:
+            poison(tensor)
+        self.ready.set()
 
     @property
     def header(self) -> list[int]:

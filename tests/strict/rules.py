@@ -23,6 +23,7 @@ class Rules:
     `seen`: the probability with which a poll sees that an operation is over, since a host that runs ahead sees it late.
     `jitter_seconds`: operations start up to so much later, drawn by `seed`. `stall_seconds` without any progress are a
     deadlock. `abort`: the process then ends by SIGABRT, as by NCCL's watchdog.
+    `ahead`: the host runs ahead of what computes, as of a GPU: operations of torch are put on queues.
     `one_group_an_edge`: as if messages both ways of an edge shared a communicator. `devices`: what the driver calls
     each rank's card and part of it.
     """
@@ -37,4 +38,5 @@ class Rules:
     stall_seconds: float = 20.0
     abort: bool = False
     one_group_an_edge: bool = False
+    ahead: bool = False
     devices: tuple[tuple[str, str], ...] = ()
