@@ -63,6 +63,14 @@ def test_micro_batches_that_may_all_start_at_once_wait_a_single_time() -> None:
     assert found.period[0] + found.fill[0] == pytest.approx(3 + 3 + 2)
 
 
+def test_a_nic_that_sends_nothing_is_never_what_pipelines_wait_for() -> None:
+    """One micro-batch fills and drains for the sum of its stages, which rounding put behind that of an idle NIC."""
+    times = numpy.random.default_rng(0).uniform(0.1, 1.0, (200, 8))
+    found = passing(times, hops_of(7, 0.0), numpy.ones(200), extra=None, nic=numpy.zeros(200))
+    assert (found.period > 0).all()
+    assert found.period + found.fill == pytest.approx(times.sum(axis=1))
+
+
 def test_two_stages_over_a_slow_hop_take_a_round_trip_for_two_micro_batches() -> None:
     hops = hops_of(1, 5.0)
     found = passing(numpy.full((1, 2), 3.0), hops, numpy.array([8.0]))

@@ -14,7 +14,7 @@ from holmes_hpc.errors import PlanRefusedError
 from holmes_hpc.planner.layout.layout import Layout
 from holmes_hpc.planner.layout.pipelines import apportion
 from holmes_hpc.planner.search.budget import Allowance, SearchBudget, layout_units
-from holmes_hpc.planner.search.candidate import WORTHWHILE, Candidate, evaluate_layout, one_warmer
+from holmes_hpc.planner.search.candidate import WORTHWHILE, Candidate, evaluate_layout, one_warmer, with_least_waiting
 from holmes_hpc.planner.simulation.bounds import least_seconds
 from holmes_hpc.planner.strategies.shapes import indivisible
 from holmes_hpc.planner.task import Task
@@ -25,6 +25,8 @@ _STARTS = 16
 _MOST_ROUNDS = 12
 _FEW_PIPELINES = 4
 _FEW_RANKS = 8
+_HOPEFUL = 1.25
+"""Over the fastest layout, up to which one of another order of ranks may become faster by small changes."""
 _LEAST_GAIN = 1e-6
 """Of the step, below which a change is no gain."""
 
@@ -32,16 +34,21 @@ _LEAST_GAIN = 1e-6
 def improve(candidates: Sequence[Candidate], budget: SearchBudget) -> list[Candidate]:
     """Return improved layouts, each better than the one that it came from, until the work is spent.
 
-    Of the best layouts each moves one layer between neighbouring stages, or one micro-batch between pipelines, as long
-    as that pays. The closed forms that proposed them do not know what hides behind what; the simulation does.
+    Of the best layouts each moves one layer between two stages, or one micro-batch between pipelines, as long as that
+    pays. The closed forms that proposed them do not know what hides behind what; the simulation does. What work is left
+    goes to the best of other sequences of ranks.
     """
     allowance = budget.allowance_to_improve()
     starts = sorted((each for each in candidates if each.fits and each.schedule.chunks == 1
                      and strategy_kind(each.strategy).changed),
                     key=lambda each: each.seconds)
     better: list[Candidate] = []
-    chosen = _unlike(starts)[:_STARTS]
-    for start in (each for one in chosen for each in itertools.chain((one,), _warmer(one, allowance))):
+    unlike = _unlike(starts)
+    chosen = unlike[:_STARTS]
+    limit = _HOPEFUL * min((each.seconds for each in chosen), default=0.0)
+    further = itertools.chain.from_iterable(_hiding(one, limit, allowance) for one in _other_sequences(unlike, chosen))
+    for start in itertools.chain((each for one in chosen for each in itertools.chain((one,), _warmer(one, allowance))),
+                                 further):
         current = start
         for _ in range(0 if allowance.is_beyond(start.task, start.layout) else _MOST_ROUNDS):
             step = _best_change(current, allowance)
@@ -58,12 +65,37 @@ def _warmer(start: Candidate, allowance: Allowance) -> Iterator[Candidate]:
     yield from one_warmer(start, allowance)
 
 
+def _hiding(start: Candidate, limit: float, allowance: Allowance) -> Iterator[Candidate]:
+    """Yield the start with the schedule that hides most waiting, if there is work left and it then takes no longer."""
+    if allowance.units > 0:
+        tried = with_least_waiting(start, allowance)
+        if tried.seconds <= limit:
+            yield tried
+
+
 def _unlike(candidates: Sequence[Candidate]) -> list[Candidate]:
     seen: dict[object, Candidate] = {}
     for each in candidates:
-        key = tuple(tuple(stage.ranks for stage in pipeline.stages) for pipeline in each.layout.pipelines)
-        seen.setdefault((key, each.schedule.name, each.layout.micro_batch_size), each)
+        seen.setdefault((_sequences(each), each.schedule.name, each.layout.micro_batch_size), each)
     return list(seen.values())
+
+
+def _other_sequences(candidates: Sequence[Candidate], chosen: Sequence[Candidate]) -> list[Candidate]:
+    """Return the best of each sequence of ranks that none of the chosen has.
+
+    Layouts were cut by an estimate and simulated with their first schedule; where many wait on slow links alike, that
+    says little of what they reach with another cut and schedule.
+    """
+    seen = {_sequences(each) for each in chosen}
+    found: dict[object, Candidate] = {}
+    for each in candidates:
+        if (sequences := _sequences(each)) not in seen:
+            found.setdefault(sequences, each)
+    return list(found.values())
+
+
+def _sequences(candidate: Candidate) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    return tuple(tuple(stage.ranks for stage in pipeline.stages) for pipeline in candidate.layout.pipelines)
 
 
 def _best_change(candidate: Candidate, allowance: Allowance) -> Candidate | None:

@@ -67,7 +67,7 @@ def passing(times: Floats, hops: Hops, microbatches: Floats, served: Floats | fl
     periods, fills = [times * served], [before + idle]
     if nic is not None:
         periods.append(nic[:, None])
-        fills.append(times.sum(axis=1)[:, None])
+        fills.append(numpy.where(nic > 0, times.sum(axis=1), 0.0)[:, None])  # one that sends nothing bounds nothing
     if extra is not None and depth > 1 and both.any():
         for period, fill in _round_trips(times, both, before, idle, count, extra):
             periods.append(period)

@@ -211,8 +211,8 @@ def _price_depth(table: TemplateTable, group: list[tuple[Segment, ...]], depth: 
     layers, good = cut_layers(layer, end, caps, num_layers)
     times = layers * layer + end
     hops, nic = table.hops(group, depth)
-    found = passing(times, hops, numpy.broadcast_to(batch.microbatches / count[:, 0], len(group)), 1.0,
-                    batch.extra_warmup, nic)
+    taken = numpy.maximum(1.0, batch.microbatches / count[:, 0])  # a pipeline that runs takes a whole one
+    found = passing(times, hops, numpy.broadcast_to(taken, len(group)), 1.0, batch.extra_warmup, nic)
     cuts, work = layers.astype(int).tolist(), times.sum(axis=1).tolist()
     period, fill = found.period.tolist(), found.fill.tolist()
     for i in numpy.flatnonzero(good).tolist():
