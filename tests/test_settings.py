@@ -11,11 +11,12 @@ from omegaconf import OmegaConf
 
 from holmes_hpc import cli
 from holmes_hpc.config.compose import compose
+from holmes_hpc.config.fields import group, setting
 from holmes_hpc.config.folders import package_folder
 from holmes_hpc.config.help import help_text
 from holmes_hpc.config.listing import listed_settings, shown
 from holmes_hpc.config.reference import reference_text
-from holmes_hpc.config.schema import Root, group, setting
+from holmes_hpc.config.schema import Root
 from tests.runs_for_tests import ROOT
 
 FOUND = listed_settings(package_folder())

@@ -13,6 +13,7 @@ from holmes_hpc import registry
 from holmes_hpc.config.adapter_rules import check_adapters
 from holmes_hpc.config.data_rules import check_data
 from holmes_hpc.config.describe import near
+from holmes_hpc.config.fields import MOST_RANKS
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.values.schedule_kinds import AUTO, SCHEDULE_KINDS
 from holmes_hpc.values.strategy_kinds import STRATEGY_KINDS, strategy_kind
@@ -24,8 +25,6 @@ _NAME = re.compile(r"\w[\w .,=+@-]*")
 _NAMES = "it begins with a letter, a digit or _, and holds besides only blanks and . , = + @ -, no slash; rename it."
 LAYER_SPLITS = ("adaptive", "holmes", "uniform")
 _TIME_LIMIT = re.compile(r"(\d+-)?\d+(:\d+){0,2}|infinite|unlimited", re.IGNORECASE)
-MOST_RANKS = 65_536
-"""Ranks that are planned. The search takes a quarter of a minute for 4,096 and longer with each more."""
 _MOST_WARMUP_EXTRA = 65_536
 SIGNALS = ("USR2", "USR1", "TERM", "INT", "HUP")
 _SHORT_FORM = ("nodes", "gpus_per_node", "gpu", "nic", "nics_per_node")

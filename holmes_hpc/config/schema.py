@@ -1,18 +1,23 @@
-"""The typed schema of every Hydra group.
-
-A field's metadata carries what its type cannot say: `help` (one line), `minimum`, `maximum`, `below` (exclusive upper
-bound), which hold for each item where there are several, `valid` (the values that a word may take), `told` (a line of
-help for each, where they need one),
-`not_run` (those that can be planned and not yet run) and `added` (the registry of what plug-ins add to them).
-`config.check` applies them and names the path.
-"""
+"""The typed schema of every Hydra group; `config.fields` says what stands in the metadata of a setting."""
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from holmes_hpc.config.fields import (
+    FACTOR,
+    GBPS,
+    MOST_NICS,
+    MOST_RANKS,
+    MOST_RATE,
+    MOST_STEPS,
+    MOST_WIDTH,
+    SCALE,
+    SECONDS,
+    group,
+    setting,
+)
 from holmes_hpc.values.backend_kinds import BACKEND_KINDS
 from holmes_hpc.values.packings import FORMATS, PACKINGS
 from holmes_hpc.values.schedule_kinds import AUTO, SCHEDULE_KINDS
@@ -29,31 +34,6 @@ TOKEN_TYPES = ("uint8", "uint16", "uint32", "int32", "int64")
 """Types of the tokens in a file without a header."""
 SPECIAL_TOKENS = ("text", "control")
 """What a text that spells a special token may become."""
-MOST_NICS = 256
-GBPS: dict[str, float] = {"minimum": 1e-6, "maximum": 1e5}
-"""Limits of bandwidths in 10^9 bit/s: what is beyond them is mistyped, and not to be planned with."""
-SECONDS: dict[str, float] = {"minimum": 0.1, "maximum": 1e6}
-"""Limits of times to wait: signs of life are given and looked at several times within the least of them."""
-MOST_RATE = 1e3
-"""Largest learning rate: plain gradient descent has had tens in earnest, and whatever is beyond this is mistyped."""
-_STEPS = 10**12
-_RANKS = 1 << 16
-_WIDTH = 1 << 24
-_FACTOR: dict[str, float] = {"minimum": 1e-6, "maximum": 1e6}
-_SCALE: dict[str, float] = {"minimum": 1e-6, "maximum": 1e4}
-
-
-def setting(default: Any, help: str, **limits: Any) -> Any:  # noqa: A002
-    """Return a dataclass field with a default, its help line and its limits."""
-    metadata = {"help": help, **limits}
-    if isinstance(default, list | dict):
-        return dataclasses.field(default_factory=default.copy, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-def group(kind: type, help: str) -> Any:  # noqa: A002
-    """Return a dataclass field that holds another dataclass of the schema."""
-    return dataclasses.field(default_factory=kind, metadata={"help": help})
 
 
 @dataclass
@@ -138,7 +118,7 @@ class Model:
     num_kv_heads: int | None = setting(None, "key-value heads (grouped-query attention); default: num_heads",
                                        minimum=1, maximum=1 << 16)
     ffn_hidden_size: int | None = setting(None, "width of the feed-forward layer; default: 4 times hidden_size",
-                                          minimum=1, maximum=_WIDTH)
+                                          minimum=1, maximum=MOST_WIDTH)
     vocab_size: int = setting(256, "tokens of the vocabulary", minimum=2, maximum=1 << 31)
     sequence_length: int = setting(128, "tokens of a sample", minimum=1, maximum=1 << 24)
     tied_embeddings: bool = setting(True, "the head shares the embedding's table")
@@ -166,18 +146,18 @@ class Model:
     rotary_fraction: float = setting(1.0, "share of each head that rotary positions turn", minimum=1e-4, maximum=1)
     rotary_scaling: str = setting("none", "how rotary frequencies are changed for long samples",
                                   valid=("none", "linear", "llama3"))
-    rotary_factor: float = setting(1.0, "linear, llama3: frequencies are divided by this", **_FACTOR)
+    rotary_factor: float = setting(1.0, "linear, llama3: frequencies are divided by this", **FACTOR)
     rotary_low_frequency_factor: float = setting(1.0, "llama3: longer waves than rotary_original_length over this are "
-                                                      "divided wholly", **_FACTOR)
+                                                      "divided wholly", **FACTOR)
     rotary_high_frequency_factor: float = setting(4.0, "llama3: shorter waves than rotary_original_length over this "
-                                                       "stay", **_FACTOR)
+                                                       "stay", **FACTOR)
     rotary_original_length: int = setting(8192, "llama3: sample length that the model was first trained with",
                                           minimum=1, maximum=1 << 30)
     max_positions: int | None = setting(None, "rows of the table of learned positions; default: sequence_length",
                                         minimum=1, maximum=1 << 24)
-    embedding_scale: float = setting(1.0, "what token embeddings are multiplied by", **_SCALE)
+    embedding_scale: float = setting(1.0, "what token embeddings are multiplied by", **SCALE)
     attention_scale: float | None = setting(None, "what scores are multiplied by; default: 1 / sqrt(head_size)",
-                                            **_SCALE)
+                                            **SCALE)
     from_pretrained: str | None = setting(None, "folder of a published model: its config.json sets this group, "
                                                 "and training starts from its weights")
     family: str | None = setting(None, "family of Hugging Face models that `holmes export` writes (model_type); "
@@ -190,9 +170,9 @@ class Parallel:
 
     strategy: str = setting(AUTO, "who lays ranks out", valid=(AUTO, *STRATEGY_KINDS), added="strategies",
                             told={AUTO: COMPARE_ALL_HELP, **{name: kind.help for name, kind in STRATEGY_KINDS.items()}})
-    tensor: int | None = setting(None, "tensor-parallel degree", minimum=1, maximum=_RANKS)
-    pipeline: int | None = setting(None, "pipeline stages", minimum=1, maximum=_RANKS)
-    data: int | None = setting(None, "data-parallel degree", minimum=1, maximum=_RANKS)
+    tensor: int | None = setting(None, "tensor-parallel degree", minimum=1, maximum=MOST_RANKS)
+    pipeline: int | None = setting(None, "pipeline stages", minimum=1, maximum=MOST_RANKS)
+    data: int | None = setting(None, "data-parallel degree", minimum=1, maximum=MOST_RANKS)
     sequence_parallel: bool = setting(False, "split activations along the sequence between tensor ranks")
     micro_batch_size: int | None = setting(None, "samples of a micro-batch", minimum=1, maximum=10**6)
     chunks: int | None = setting(None, "virtual stages of a rank (interleaved schedule); null: 1, and strategy auto "
@@ -226,7 +206,7 @@ class Parallel:
 class Train:
     """The training loop."""
 
-    steps: int = setting(150, "optimizer steps", minimum=1, maximum=_STEPS)
+    steps: int = setting(150, "optimizer steps", minimum=1, maximum=MOST_STEPS)
     global_batch_size: int = setting(32, "samples of a step over all pipelines", minimum=1, maximum=10**6)
     seed: int = setting(1234, "seed of the weights and of the data order", minimum=0, maximum=10**18)
     precision: str = setting("float32", "arithmetic", valid=("float32", "bfloat16", "float16"))
@@ -234,20 +214,20 @@ class Train:
                                         "step out and count it", valid=("stop", "skip"))
     loss_scale: float = setting(65536.0, "float16: what losses are multiplied by at first", minimum=1, maximum=1e12)
     loss_scale_window: int = setting(1000, "float16: good steps after which the loss scale is doubled", minimum=1,
-                                     maximum=_STEPS)
+                                     maximum=MOST_STEPS)
     checkpoint_every: int = setting(0, "steps between checkpoints, the last step has one too; 0: none", minimum=0,
-                                    maximum=_STEPS)
-    keep_checkpoints: int = setting(3, "checkpoints that stay; older ones are removed", minimum=1, maximum=_STEPS)
+                                    maximum=MOST_STEPS)
+    keep_checkpoints: int = setting(3, "checkpoints that stay; older ones are removed", minimum=1, maximum=MOST_STEPS)
     checkpoint_sha256: bool = setting(False, "checkpoints have SHA-256 of all they hold, checked when they are loaded; "
                                              "that of the manifest is said at each save and resume")
     on_save_error: str = setting("stop", "when a checkpoint cannot be written: end the run, or train on without it",
                                  valid=("stop", "continue"))
     validate_every: int = setting(50, "steps between validations; 0: only after the last step", minimum=0,
-                                  maximum=_STEPS)
+                                  maximum=MOST_STEPS)
     validation_samples: int = setting(64, "samples of a validation", minimum=1, maximum=10**6)
-    timeline_every: int = setting(50, "steps between recorded timelines; 0: none", minimum=0, maximum=_STEPS)
-    profile_steps: list[int] = setting([], "steps over which torch's profiler runs", minimum=1, maximum=_STEPS)
-    profile_ranks: list[int] = setting([0], "ranks on which it runs then", minimum=0, maximum=_RANKS - 1)
+    timeline_every: int = setting(50, "steps between recorded timelines; 0: none", minimum=0, maximum=MOST_STEPS)
+    profile_steps: list[int] = setting([], "steps over which torch's profiler runs", minimum=1, maximum=MOST_STEPS)
+    profile_ranks: list[int] = setting([0], "ranks on which it runs then", minimum=0, maximum=MOST_RANKS - 1)
     resume: str = setting("auto", "auto (this run's newest checkpoint, where it was requeued), never, or the "
                                   "path of a checkpoint or run folder, or a run's id or name below run.folder")
     resume_schedule: str = setting("keep", "where optimizer.decay_steps is null, a resume keeps the length of the "
@@ -269,11 +249,11 @@ class Optimizer:
     lr: float = setting(1e-3, "highest learning rate", minimum=1e-12, maximum=MOST_RATE)
     schedule: str = setting("cosine", "learning rate after the warm-up", valid=tuple(SCHEDULES), told=SCHEDULES)
     min_lr: float = setting(1e-4, "learning rate at the end of the schedule", minimum=0, maximum=MOST_RATE)
-    warmup_steps: int = setting(10, "steps of the linear warm-up", minimum=0, maximum=_STEPS)
+    warmup_steps: int = setting(10, "steps of the linear warm-up", minimum=0, maximum=MOST_STEPS)
     decay_steps: int | None = setting(None, "step at which the schedule ends; default: train.steps, or what "
-                                      "the checkpoint had (train.resume_schedule)", minimum=1, maximum=_STEPS)
+                                      "the checkpoint had (train.resume_schedule)", minimum=1, maximum=MOST_STEPS)
     cooldown_steps: int | None = setting(None, "wsd: steps in which it comes down; default: a tenth of the schedule",
-                                         minimum=1, maximum=_STEPS)
+                                         minimum=1, maximum=MOST_STEPS)
     decayed: str = setting("matrices", "what weight decay concerns: matrices, not biases and norms; or all",
                            valid=("matrices", "all"))
     beta1: float = setting(0.9, "adamw: decay of the first moment", minimum=0, below=1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.cluster.cluster import FabricLink
 from holmes_hpc.cluster.nics import ETHERNET
-from holmes_hpc.config.schema import GBPS, MOST_NICS
+from holmes_hpc.config.fields import GBPS, MOST_NICS
 
 _KEYS = {"nics": "nics_per_node", "ethernet_gbps": "ethernet_gbps"}
 
