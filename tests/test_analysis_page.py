@@ -18,7 +18,7 @@ from analysis.page.run_axis import course, pauses_in_words
 from analysis.page.scaling import curves
 from analysis.page.step_parts import parts
 from analysis.page.tables import sorted_table
-from analysis.page.traffic import cluster_drawing
+from analysis.page.traffic import Measured, Predicted, caption, cluster_drawing, measured_traffic
 from analysis.printing import rows_of
 from analysis.reading import read_run, read_runs
 from analysis.tables import runs_table
@@ -110,11 +110,34 @@ def test_the_nodes_send_together_what_the_step_does(overrides: list[str]) -> Non
 def test_the_drawing_names_nodes_fabrics_and_bytes() -> None:
     cluster = read_cluster(compose(["+cluster=mixed"]).cluster)
     slots = [node.slot for node in cluster.nodes]
-    text = cluster_drawing(cluster, {(slots[0], "ib"): 3e6, (slots[2], "ethernet"): 2e6, (slots[3], "ethernet"): 1e6},
-                           {slots[0]: "<first>"}).text()
-    for words in ("&lt;first&gt;: 3.00 MB a step by ib", f"{slots[2]}: 2.00 MB a step by Ethernet", "ib (hdr200)",
-                  "Ethernet: 3.00 MB a step"):
+    predicted = Predicted(cluster, {(slots[0], "ib"): 3e6, (slots[2], "ethernet"): 2e6, (slots[3], "ethernet"): 1e6})
+    text = cluster_drawing(predicted, None, {slots[0]: "<first>"}).text()
+    for words in ("&lt;first&gt;: 3.00 MB predicted, a step by ib", "ib (hdr200)", "Ethernet: 3.00 MB predicted a step",
+                  f"{slots[2]}: 2.00 MB predicted, a step by Ethernet"):
         assert words in text
+    assert "measured" not in text and "not measured" in caption(None)
+    measured = Measured(50, {(slots[0], "ib"): 4e6, (slots[2], "ethernet"): 1e6})
+    text = cluster_drawing(predicted, measured, {}).text()
+    for words in (f"{slots[0]}: 4.00 MB measured, 3.00 MB predicted, a step by ib", ">4.00 MB / 3.00 MB<",
+                  ">1.00 MB / 2.00 MB<", ">? / 1.00 MB<", "Ethernet: 1.00 MB / 3.00 MB (measured / predicted) a step"):
+        assert words in text, words
+    assert "in step 50 / predicted" in caption(measured)
+
+
+def test_what_nodes_sent_is_read_of_the_newest_step_that_has_it(tmp_path: Path) -> None:
+    cluster = read_cluster(compose(["+cluster=mixed"]).cluster)
+    few = [100, None, 200, None, 300, None, 400, None]
+    run = read_run(make_run(tmp_path, metrics=[
+        metric(1, bytes_ethernet_per_rank=[1, None] * 4), metric(2, bytes_ethernet_per_rank=few,
+                                                                bytes_fabric_per_rank=[0, None] * 4),
+        metric(3)]))
+    found = measured_traffic(run, cluster)
+    assert found is not None and found.step == 2
+    assert found.sent == {**{(slot, "ethernet"): float(few[2 * place]) for place, slot in enumerate(
+        ("ib/0", "ib/1", "roce/0", "roce/1"))}, ("ib/0", "ib"): 0.0, ("ib/1", "ib"): 0.0, ("roce/0", "roce"): 0.0,
+        ("roce/1", "roce"): 0.0}
+    assert measured_traffic(read_run(make_run(tmp_path, "20261201-000001-aaaa", metrics=[
+        metric(1, bytes_ethernet_per_rank=["many", -1], bytes_fabric_per_rank=7)])), cluster) is None
 
 
 def test_200_runs_whole_and_damaged_are_all_in_the_table_and_on_the_page(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from holmes_hpc.emulation.system_calls import join_network
 from holmes_hpc.metrics import RankReport
 from holmes_hpc.metrics.backlog import Backlog, unsent_bytes
 from holmes_hpc.metrics.slow_nics import SlowNics
-from holmes_hpc.metrics.step import NOT_MEASURED
+from holmes_hpc.metrics.step import NOT_MEASURED, by_rank
 from tests.run_folders import make_plan
 from tests.test_faults import SMALL, Running, wait_for
 
@@ -125,3 +125,10 @@ def test_a_nic_slowed_down_in_mid_run_is_named(tmp_path: Path) -> None:
     finally:
         run.process.kill()
         run.process.communicate()
+
+
+def test_a_row_now_and_then_says_what_each_node_sent() -> None:
+    reports = [RankReport(1.0, 0.0, 0.0, 1.5, bytes_ethernet=8.0 if rank % 2 == 0 else NOT_MEASURED)
+               for rank in range(4)]
+    assert by_rank(reports) == {"memory_gib_per_rank": [1.5] * 4, "bytes_ethernet_per_rank": [8, None, 8, None]}
+    assert by_rank([RankReport(1.0, 0.0, 0.0, 1.5)]) == {"memory_gib_per_rank": [1.5]}

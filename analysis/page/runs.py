@@ -18,7 +18,14 @@ from analysis.columns import Column, Row, formatted, is_busy, percent, significa
 from analysis.page.run_axis import course, pauses_in_words, run_axis
 from analysis.page.svg import figure
 from analysis.page.tables import facts, sorted_table
-from analysis.page.traffic import traffic
+from analysis.page.traffic import (
+    Predicted,
+    caption,
+    cluster_drawing,
+    measured_traffic,
+    node_names,
+    predicted_traffic,
+)
 from analysis.printing import rows_of
 from analysis.reading import Run
 from analysis.tables import COMPARABLE
@@ -37,7 +44,6 @@ MOST_DRAWN = 12
 MOST_ALIKE = 8
 MOST_RANKS = 256
 
-_TRAFFIC = "bytes that each node sends in a step, as the plan predicts them"
 _KNOWN = ("command", "folder", "host", "user", "job_id", "restarts", "versions", "git", "environment")
 _RANK_COLUMNS = [
     Column("rank", "rank", text_of("rank")),
@@ -60,7 +66,7 @@ class RunParts:
         self._places = {run.folder: number for number, run in enumerate(found)}
         self._ids = {run.folder.name: number for number, run in enumerate(found)}
         self._plans: dict[str, str] = {}
-        self._traffic: dict[str, str] = {}
+        self._traffic: dict[str, Predicted | None] = {}
         self._alike: dict[tuple[str, ...], list[int]] = {}
         for number, row in enumerate(rows):
             self._alike.setdefault(_comparable(row), []).append(number)
@@ -143,13 +149,16 @@ class RunParts:
         if key not in self._traffic:
             if len(self._traffic) >= MOST_DRAWN:
                 return f"<p class=note>traffic is drawn of {MOST_DRAWN} plans: make a page of this run alone</p>"
-            drawing = traffic(run, measured_on)
-            self._traffic[key] = "" if drawing is None else figure(drawing, _TRAFFIC)
+            self._traffic[key] = predicted_traffic(run, measured_on)
+        predicted = self._traffic[key]
+        if predicted is None:
+            return ""
+        by_node = measured_traffic(run, predicted.cluster)
         row = self._rows[self._places[run.folder]]
         counters = {"Ethernet": row["bytes_ethernet"], "fabrics": row["bytes_fabric"]}
         counted = [f"{words} {size(value)}" for words, value in counters.items() if pd.notna(value)]
-        measured = f"<p class=note>measured, all nodes together: {', '.join(counted)} a step</p>" if counted else ""
-        return self._traffic[key] + (measured if self._traffic[key] else "")
+        together = f"<p class=note>measured, all nodes together: {', '.join(counted)} a step</p>" if counted else ""
+        return figure(cluster_drawing(predicted, by_node, node_names(run)), caption(by_node)) + together
 
     def _rank_table(self, run: Run) -> str:
         table = self._ranks.get(run.name)

@@ -37,7 +37,7 @@ from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.errors import RunFailedError
 from holmes_hpc.metrics import RankReport, StepMetrics, Stragglers, Usage
 from holmes_hpc.metrics.slow_nics import SlowNics
-from holmes_hpc.metrics.step import BY_RANK_EVERY, memory_by_rank
+from holmes_hpc.metrics.step import BY_RANK_EVERY, by_rank
 from holmes_hpc.metrics.usage import memory_gib
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.schedule import build_schedule, plan_digest
@@ -173,7 +173,7 @@ class Trainer:
         if not job.dataset.counts_all:
             row["counted_tokens"] = self._batches.counted
         if step == job.train.steps or step % BY_RANK_EVERY == 0:
-            row |= memory_by_rank(reports)
+            row |= by_rank(reports)
         return row | self._guard.row()
 
     def state_entries(self) -> Iterator[Entry]:

@@ -89,9 +89,16 @@ class StepMetrics:
         }
 
 
-def memory_by_rank(reports: Sequence[RankReport]) -> dict[str, list[float]]:
-    """Return what a row holds now and then: the most memory that each rank has used so far."""
-    return {"memory_gib_per_rank": [round(report.memory_gib, 3) for report in reports]}
+def by_rank(reports: Sequence[RankReport]) -> dict[str, list[Any]]:
+    """Return what a row holds now and then: the most memory that each rank has used so far, what each node sent.
+
+    The bytes of a node stand at its first rank, null at the others; a network that no node counts has no list.
+    """
+    sent = {"bytes_ethernet_per_rank": [report.bytes_ethernet for report in reports],
+            "bytes_fabric_per_rank": [report.bytes_fabric for report in reports]}
+    counted = {name: [None if value == NOT_MEASURED else int(value) for value in values]
+               for name, values in sent.items() if any(value != NOT_MEASURED for value in values)}
+    return {"memory_gib_per_rank": [round(report.memory_gib, 3) for report in reports], **counted}
 
 
 def _total(values: Sequence[float]) -> int | None:
