@@ -19,7 +19,7 @@ from holmes_hpc.runs.private import put_file
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command with `argv` (default: the process's) and return its exit status: 2, wrong arguments."""
-    parser = argparse.ArgumentParser(prog="holmes report", description=(
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="holmes report", description=(
         "One HTML page of runs, finished or running: figures, pictures, plans, configurations and environments."))
     parser.add_argument("runs", nargs="+", metavar="RUN", help=RUN_HELP)
     parser.add_argument("--output", type=Path, metavar="FILE", help=(

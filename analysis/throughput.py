@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     from analysis.reading import RUN_HELP
 
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="holmes throughput" if Path(sys.argv[0]).name == "holmes" else "python -m analysis.throughput",
         description="How fast runs were, and why: tables, and pictures of throughput, timeline and loss.",
     )

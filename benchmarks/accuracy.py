@@ -226,7 +226,7 @@ def filled(page: str) -> str:
 
 def main() -> None:
     """Print the tables, or write them into the page."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--write", action="store_true", help="put the tables into docs/accuracy.md")
     if parser.parse_args().write:
         PAGE.write_text(filled(PAGE.read_text()))

@@ -135,7 +135,7 @@ def problems(*, free: bool = False) -> Iterator[tuple[str, Task]]:
 
 def main() -> None:
     """Print the table as Markdown: by form, then by problem."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--most", type=int, default=12, help="layouts of each form and problem")
     parser.add_argument("--free", action="store_true", help="leave extra warm-up to the search")
     parser.add_argument("--verbose", action="store_true", help="print every layout")

@@ -172,7 +172,7 @@ def compare(name: str) -> dict[str, float | str | None]:
 
 def main() -> None:
     """Print the table as Markdown."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").splitlines()[0])
     parser.add_argument("clusters", nargs="*", default=list(CASES))
     print("| cluster | batch | bar, samples/s | FlashFlex, as run "
           "| FlashFlex, reimplemented | identical pipelines | ours | our plan |")

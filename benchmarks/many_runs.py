@@ -21,7 +21,7 @@ from tests.run_folders import make_run, metric
 
 def main() -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--steps", type=int, default=2000)
     arguments = parser.parse_args()

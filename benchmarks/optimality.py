@@ -17,7 +17,7 @@ from tests.planner_problems import SMALL
 
 def main() -> None:
     """Print the table as Markdown."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").splitlines()[0])
     parser.add_argument("numbers", nargs="*", type=int, default=list(range(len(SMALL))))
     parser.add_argument("--within", type=float, default=0.0)
     arguments = parser.parse_args()

@@ -238,7 +238,7 @@ def _print(layout: str, results: dict[str, dict[str, list[float]]]) -> None:
 
 def main() -> None:
     """Run every layout and print the table as Markdown."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--gbps", type=float, default=1.0)

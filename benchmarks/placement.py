@@ -48,7 +48,7 @@ def run(folder: Path, strategy: str, order: str, hidden: int, steps: int) -> lis
 
 def main() -> None:
     """Run every pair, print the table as Markdown, draw the picture."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--repetitions", type=int, default=2, help="runs of each pair, in turn")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "pictures")

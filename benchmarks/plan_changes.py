@@ -139,7 +139,7 @@ def summary(found: list[Change]) -> Iterator[str]:
 
 def main() -> int:
     """Compare two folders of plans and print what changed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").splitlines()[0])
     parser.add_argument("before", nargs="?", type=Path)
     parser.add_argument("after", nargs="?", type=Path)
     parser.add_argument("--summary", action="store_true", help="only how many, by cause")

@@ -130,12 +130,12 @@ def _step(plan: Any) -> Any:
 
 def main() -> int:
     """Read the arguments and do what they ask."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command")
-    writing = commands.add_parser("write")
+    writing = commands.add_parser("write", allow_abbrev=False)
     writing.add_argument("folder", type=Path)
     writing.add_argument("overrides", nargs="*")
-    both = commands.add_parser("compare")
+    both = commands.add_parser("compare", allow_abbrev=False)
     both.add_argument("before", type=Path)
     both.add_argument("after", type=Path)
     arguments = parser.parse_args()

@@ -214,7 +214,7 @@ def write_page(house: House) -> None:
 
 def main() -> None:
     """Print the counts of a part and draw it where asked, or write the page's."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").splitlines()[0])
     parser.add_argument("part", nargs="?", default="")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
     parser.add_argument("--picture", type=Path)

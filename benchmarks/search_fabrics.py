@@ -53,7 +53,7 @@ def measure(cluster: ClusterDescription, model: str, batch: int) -> tuple[float,
 
 def main() -> None:
     """Print the table as Markdown."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--fabrics", type=int, nargs="*", default=list(FABRICS))
     parser.add_argument("--unlike", action="store_true")
     parser.add_argument("--large", type=int, nargs="*", default=[])

@@ -42,7 +42,7 @@ def yardstick() -> float:
 
 def main() -> None:
     """Print the table as Markdown and draw the curve."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--model", default="llama_7b")
     parser.add_argument("--picture", type=Path, help="such as docs/pictures/search_speed.png")

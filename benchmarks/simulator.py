@@ -112,7 +112,7 @@ def schedules() -> None:
 
 def main() -> None:
     """Print both tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--most", type=int, default=1024, help="ranks of the largest layout")
     arguments = parser.parse_args()
     schedules()

@@ -85,7 +85,7 @@ def ours(config: Any, made: Any, dataset: Any, folder: RunFolder) -> Step:
 
 def main() -> None:
     """Let both take turns with each number of threads and print the table as Markdown."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])

@@ -38,7 +38,7 @@ def measure(arguments: list[str], calls: int) -> float:
 
 def main() -> int:
     """Print a line a command; the status is 1 when one takes longer than the limit."""
-    parser = argparse.ArgumentParser(description="How long commands without torch take.")
+    parser = argparse.ArgumentParser(allow_abbrev=False, description="How long commands without torch take.")
     parser.add_argument("--calls", type=int, default=5)
     calls = parser.parse_args().calls
     slow = False

@@ -55,7 +55,7 @@ def runs(arguments: argparse.Namespace) -> Iterator[tuple[str, list[str], dict[s
 
 def main() -> int:
     """Read the arguments, train, and say what differs."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--plans", type=int, default=0, help="so many drawn plans")
     parser.add_argument("--first", type=int, default=0, help="the seed of the first of them")
     parser.add_argument("--modes", default="first use held", choices=["all", *MODES])

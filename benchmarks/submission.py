@@ -65,7 +65,7 @@ def _wall(seconds: Seconds) -> float:
 
 def main() -> int:
     """Print both medians and their difference; the status is 1 when that is above the limit."""
-    parser = argparse.ArgumentParser(description="How long a submission takes beside plain sbatch.")
+    parser = argparse.ArgumentParser(allow_abbrev=False, description="How long a submission takes beside plain sbatch.")
     parser.add_argument("--calls", type=int, default=7)
     calls = parser.parse_args().calls
     settings = ClusterSettings()

@@ -18,7 +18,7 @@ from holmes_hpc.runs import read_result
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 2 for wrong arguments, and for runs that tell nothing."""
-    parser = argparse.ArgumentParser(prog="holmes calibrate", description=(
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="holmes calibrate", description=(
         "Compare what ranks measured in finished runs with the cost model, and write one factor for each GPU kind and "
         "precision, which later plans use. Links are measured by `holmes probe`."))
     parser.add_argument("runs", nargs="+", metavar="RUN", type=Path,

@@ -28,7 +28,7 @@ PATIENCE_SECONDS = 60.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    parser = argparse.ArgumentParser(prog="holmes cancel", description=(
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="holmes cancel", description=(
         "Cancel the Slurm jobs of runs or of a sweep; runs that are over are left as they are."))
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run folder, a folder of runs or of a sweep, a job "
                                                                "id, or a run's name")

@@ -21,7 +21,8 @@ from holmes_hpc.values import Plan
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 2 for wrong arguments, and for files that are no plans."""
-    parser = argparse.ArgumentParser(prog="holmes compare", description="Two plans side by side, and what differs.")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="holmes compare",
+                                     description="Two plans side by side, and what differs.")
     parser.add_argument("first", metavar="A", help=(
         "a plan (`holmes plan ... output=json > A.json`), or a run folder, a job id, or a run's id or name, of which "
         "the newest plan is taken"))

@@ -24,7 +24,7 @@ _SAY_SECONDS = 10.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    parser = argparse.ArgumentParser(prog="holmes evaluate", description=(
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="holmes evaluate", description=(
         "Loss and perplexity on validation samples, in one process, a line a source."))
     parser.add_argument("model", metavar="RUN|FOLDER", help="a run (its folder, job id or name), or the folder of a "
                                                             "published model")

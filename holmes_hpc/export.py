@@ -28,7 +28,7 @@ _LEAST_SHARD_GIB, _MOST_SHARD_GIB = 1e-6, 1e9
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    parser = argparse.ArgumentParser(prog="holmes export", description=(
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="holmes export", description=(
         "Write the model of a run's checkpoint as a Hugging Face folder: config.json, the tokenizer where the run has "
         "one, and weights as safetensors. Memory stays small, whatever the model's size."))
     parser.add_argument("run", metavar="RUN", help="a run folder, a checkpoint, a job id, or a run's id or name")

@@ -108,6 +108,7 @@ def complete(command: Command, argv: Sequence[str]) -> int:
 
 def _main(command: Command, argv: list[str]) -> int:
     parser = get_args_parser()
+    parser.allow_abbrev = False
     parser.prog, parser.usage = f"holmes {command.verb}", f"holmes {command.verb} [-m] +cluster=NAME [KEY=VALUE ...]"
     arguments = parser.parse_intermixed_args(argv)
     argv = [text for text in argv if text not in arguments.overrides]

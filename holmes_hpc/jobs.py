@@ -30,7 +30,7 @@ SHOWN = 20
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    parser = argparse.ArgumentParser(prog="holmes jobs", description=(
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="holmes jobs", description=(
         "State, step, tokens/s and loss of runs: of those that were submitted to Slurm, and of those on machines."))
     parser.add_argument("runs", nargs="*", metavar="RUN", help="a run folder, a folder of runs or of a sweep, a job "
                                                               f"id, or a run's name; none: the newest {SHOWN}")

@@ -29,7 +29,7 @@ _MAIN_LOGS = ("batch.log", "srun.log", "rank-0.log")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    parser = argparse.ArgumentParser(prog="holmes logs", description=(
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="holmes logs", description=(
         "Show what a run wrote, and its newest step."))
     parser.add_argument("run", metavar="RUN", help="a run folder, a job id, or a run's name (the newest of that name)")
     parser.add_argument("--rank", type=int, help="this rank's log; default: the batch script's, and rank 0's")

@@ -16,7 +16,8 @@ from holmes_hpc.quoting import for_terminal
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    parser = argparse.ArgumentParser(prog="holmes sample", description="Continue a text, in one process.")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="holmes sample",
+                                     description="Continue a text, in one process.")
     parser.add_argument("model", metavar="RUN|FOLDER", help="a run (its folder, job id or name), or the folder of a "
                                                             "published model")
     parser.add_argument("text", metavar="TEXT", help="what is to be continued")

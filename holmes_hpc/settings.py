@@ -17,7 +17,7 @@ from holmes_hpc.program import report, run_program
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 2 where no setting has the words."""
-    parser = argparse.ArgumentParser(prog="holmes settings", description=(
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="holmes settings", description=(
         "Every setting with its default, what it takes and what it means; with words those that hold all of them."))
     parser.add_argument("words", nargs="*", metavar="WORD", help="a part of a setting's name or of its meaning")
     parser.add_argument("--markdown", action="store_true", help="print the reference page of the documentation")

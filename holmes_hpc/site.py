@@ -24,7 +24,7 @@ _WANTED = "name a file with the output of `scontrol show node` or of sinfo, or a
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    parser = argparse.ArgumentParser(prog="holmes site", description=(
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="holmes site", description=(
         "Write a first cluster file from sinfo and scontrol, or from what they printed elsewhere."))
     parser.add_argument("name", metavar="NAME", help="the cluster's name, for +cluster=NAME")
     parser.add_argument("--nodes", type=Path, metavar="FILE", help="instead of asking Slurm: the output of `scontrol "

@@ -19,7 +19,7 @@ _MOST_SECONDS = 1e9
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 1 where a run of the sweep failed."""
-    parser = argparse.ArgumentParser(prog="holmes sweep", description=(
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="holmes sweep", description=(
         "Go on with a sweep: submit what is missing or has failed, never twice the same, and follow all its runs."))
     parser.add_argument("sweep", metavar="SWEEP", help="the folder of the sweep, such as runs/sweeps/STAMP")
     parser.add_argument("--resume", action="store_true", required=True, help="submit what is missing or has failed")

@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="holmes tokenize", description=(
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="holmes tokenize", description=(
         "Make one token file, for data=tokens, of text files, or rows of jsonl and Parquet. What was begun is gone on "
         "with by the same command."))
     parser.add_argument("output", metavar="OUT", type=Path, help="the token file, usually named *.tokens")

@@ -35,7 +35,7 @@ _HEAD_LINES = 11
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    parser = argparse.ArgumentParser(prog="holmes top", description=(
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="holmes top", description=(
         "Show the ranks of a run by their step time, with what they wait for, their memory, and stragglers: live on a "
         "terminal until the run is over (Ctrl-C only stops looking), one table elsewhere."))
     parser.add_argument("run", metavar="RUN", help="a run folder, a job id, or a run's id or name (the newest of that "

@@ -27,7 +27,7 @@ _MICROSECONDS = 1e6
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    parser = argparse.ArgumentParser(prog="holmes trace", description=(
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="holmes trace", description=(
         "Write a step's recorded timeline as a trace, for ui.perfetto.dev or chrome://tracing."))
     parser.add_argument("run", metavar="RUN", help="a run folder, a job id, or a run's name (the newest of that name)")
     parser.add_argument("--step", type=int, help="a step whose timeline was recorded; default: the last one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import os
 import subprocess
@@ -156,3 +157,24 @@ def test_a_command_leaves_the_logger_as_it_was(capsys: pytest.CaptureFixture[str
     assert state() == before
     assert cli.run(["plan", "+cluster=mixed", "hydra.verbose=true"]) == 0
     assert state() == before
+
+
+@pytest.mark.parametrize("arguments", [
+    ["site", "ours", "--to", "x"], ["train", "+cluster=mixed", "--mult"], ["plan", "+cluster=mixed", "--cf", "job"],
+    ["jobs", "--fol", "runs"], ["throughput", "--js", "runs"]])
+def test_a_flag_is_named_in_full(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """What a later version calls by the beginning of a flag would otherwise be taken for another one."""
+    with pytest.raises(SystemExit) as end:
+        raise SystemExit(cli.run(arguments))
+    assert end.value.code == 2
+    flag = next(word for word in arguments if word.startswith("--"))
+    assert f"unrecognized arguments: {flag}" in capsys.readouterr().err
+
+
+def test_no_program_of_ours_takes_the_beginning_of_a_flag() -> None:
+    calls = [(path.name, node.lineno, {each.arg for each in node.keywords})
+             for folder in ("holmes_hpc", "analysis", "benchmarks", "tools", "tests")
+             for path in (ROOT / folder).rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("ArgumentParser", "add_parser")]
+    assert len(calls) > 30
+    assert [call for call in calls if "allow_abbrev" not in call[2]] == []

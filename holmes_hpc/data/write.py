@@ -45,7 +45,7 @@ def write_text(output: Path, inputs: Sequence[Path], *, pattern: str = "*.txt", 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m holmes_hpc.data.write",
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m holmes_hpc.data.write",
                                      description="Write text files as one token file, for data=tokens.")
     parser.add_argument("output", type=Path, help=f"the token file, usually named *{SUFFIX}")
     parser.add_argument("inputs", type=Path, nargs="+", help="text files, or folders of them")

@@ -212,7 +212,7 @@ CHECKS: dict[str, Callable[[Check], str]] = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Make the checks, and return the status."""
-    parser = argparse.ArgumentParser(prog="tests/gpu/check.sh", description=__doc__,
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="tests/gpu/check.sh", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checks", nargs="*", choices=[[], *CHECKS], metavar="CHECK", help=", ".join(CHECKS))
     parser.add_argument("--cpu", action="store_true", help="CPUs in place of GPUs, to try the check itself")

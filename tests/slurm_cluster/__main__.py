@@ -20,18 +20,18 @@ _STATE = "cluster.json"
 
 def main() -> int:
     """Run one of the three commands; the exit status is 0 when it did what it should."""
-    parser = argparse.ArgumentParser(prog="python -m tests.slurm_cluster", description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.slurm_cluster", description=__doc__)
     parser.add_argument("--shared", type=Path, default=Path(tempfile.gettempdir()) / "holmes-slurm",
                         help="the folder that all machines share, and that names the cluster (%(default)s)")
     commands = parser.add_subparsers(dest="command", required=True)
-    up = commands.add_parser("up", help="start a cluster in the background")
+    up = commands.add_parser("up", allow_abbrev=False, help="start a cluster in the background")
     up.add_argument("--accounting", action="store_true", help="with slurmdbd and MariaDB")
     up.add_argument("--tree", action="store_true", help=f"Slurm 24.11 out of {tree_folder()}")
     up.add_argument("--cgroups", action="store_true", help="with control groups")
     up.add_argument("--ib-nodes", type=int, default=2)
     up.add_argument("--roce-nodes", type=int, default=2)
-    commands.add_parser("down", help="end the cluster")
-    shell = commands.add_parser("shell", help="a shell, or a command, on a machine")
+    commands.add_parser("down", allow_abbrev=False, help="end the cluster")
+    shell = commands.add_parser("shell", allow_abbrev=False, help="a shell, or a command, on a machine")
     shell.add_argument("--user", action="store_true", help="as an ordinary user")
     shell.add_argument("machine", nargs="?", default=HEAD)
     shell.add_argument("words", nargs=argparse.REMAINDER, help="the command; none: bash")
