@@ -9,9 +9,10 @@
 """
 
 from analysis.by_rank import by_rank
+from analysis.disturbed import disturbed
 from analysis.matplotlib_log import keep_quiet_of_folders
 from analysis.tables import links, load, ranks, runs
 
-__all__ = ["by_rank", "links", "load", "ranks", "runs"]
+__all__ = ["by_rank", "disturbed", "links", "load", "ranks", "runs"]
 
 keep_quiet_of_folders()

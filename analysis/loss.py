@@ -13,9 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from analysis.disturbed import spans
 from analysis.pictures import (
     BLUE,
     GREEN,
+    GREY,
     INK,
     ORANGE,
     PURPLE,
@@ -70,6 +72,8 @@ def loss_picture(steps: pd.DataFrame, path: Path) -> None:
             axes.annotate(f"{last['validation_loss']:.2f}", (last["step"], last["validation_loss"]), xytext=(0, 9),
                           textcoords="offset points", ha="center", fontsize=9, color=INK)
     axes.autoscale_view()
+    if alone:
+        _shade_disturbed(axes, steps)
     _add_legend(figure, axes, len(names), has_validation=bool(steps["validation_loss"].notna().any()))
     axes.set_xlabel("step", color=INK)
     axes.set_ylabel("loss, nats per token", color=INK)
@@ -79,6 +83,17 @@ def loss_picture(steps: pd.DataFrame, path: Path) -> None:
     axes.grid(color="#E3E6EA", linewidth=0.8)
     clean(axes)
     save(figure, path)
+
+
+def _shade_disturbed(axes: Axes, steps: pd.DataFrame) -> None:
+    """Shade the steps in which the run was disturbed on purpose."""
+    if "disturbed" not in steps:
+        return
+    records = [{"step": step, "disturbed": acting if isinstance(acting, list) else None}
+               for step, acting in zip(steps["step"], steps["disturbed"], strict=True)]
+    for number, (first, last, _) in enumerate(spans(records)):
+        axes.axvspan(first - 0.5, last + 0.5, color=GREY, alpha=0.18, linewidth=0,
+                     label="disturbed on purpose" if number == 0 else None)
 
 
 def _circles(colour: str, x: Any, y: Any, label: str | None = None) -> Line2D:

@@ -19,6 +19,7 @@ from analysis.columns import (
     formatted,
     percent,
     rate,
+    seconds,
     significant,
     size,
     text_of,
@@ -119,6 +120,26 @@ def print_ranks(console: Console, table: pd.DataFrame, most: int | None = None) 
         )
 
 
+def print_disturbed(console: Console, table: pd.DataFrame, most: int | None = None) -> None:
+    """Print `disturbed`'s table of the runs that have such steps; `most`: of so many runs, the newest ones."""
+    shown = set(_newest(table.drop_duplicates("run"), most)["run"])
+    for run, phases in table[table["run"].isin(shown)].groupby("run", sort=False):
+        _print(
+            console,
+            f"Disturbed on purpose: {run}",
+            rows_of(phases),
+            {
+                "steps": lambda row: f"{row['first_step']} to {row['last_step']}",
+                "disturbed": lambda row: row["disturbed"] or "not",
+                "step": formatted("step_seconds", seconds),
+                "x undisturbed": formatted("times_undisturbed", significant),
+                "predicted": formatted("predicted_step_seconds", seconds),
+                "x undisturbed, predicted": formatted("predicted_times_undisturbed", significant),
+            },
+            caption="medians; the tables above leave disturbed steps out",
+        )
+
+
 def _print(
     console: Console,
     title: str,
@@ -140,6 +161,7 @@ def _print(
         "for",
         "node",
         "GPU",
+        "disturbed",
     }
     table = Table(
         title=title,

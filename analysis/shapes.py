@@ -47,7 +47,7 @@ PLAN: Shape = {
     "strategy": _is_text, "world_size": _is_whole, "micro_batch_size": _is_whole,
     "global_batch_size": _is_whole,
 }
-STEP: Shape = {"memory_gib_per_rank": [_is_not_negative], "stragglers": [_is_whole],
+STEP: Shape = {"memory_gib_per_rank": [_is_not_negative], "stragglers": [_is_whole], "disturbed": [_is_text],
                "bytes_ethernet_per_rank": [_is_not_negative], "bytes_fabric_per_rank": [_is_not_negative]}
 
 

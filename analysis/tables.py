@@ -17,6 +17,7 @@ import pandas as pd
 from analysis import words
 from analysis.reading import Record, Run, read_runs
 from holmes_hpc import foreign
+from holmes_hpc.runs.result import is_disturbed
 
 WARMUP_STEPS = 3
 """First steps that medians leave out; half of them where a run has fewer than twice as many."""
@@ -67,7 +68,8 @@ def load(*folders: str | os.PathLike[str]) -> pd.DataFrame:
 def runs(*folders: str | os.PathLike[str]) -> pd.DataFrame:
     """Return one row a run: what ran, medians over its measured steps, predicted against measured, losses.
 
-    `warmup_steps` first steps are left out of the medians. `tokens_per_second_low` and `_high` are the 10th
+    `warmup_steps` first steps are left out of the medians, and so are `disturbed_steps`, in which the cluster was
+    disturbed on purpose: `analysis.disturbed` has those. `tokens_per_second_low` and `_high` are the 10th
     and the 90th percentile over the measured steps. `measured_to_predicted` is missing where the prediction
     is for another machine than the one that measured. Raises ConfigurationError for a path that is no run.
     """
@@ -199,7 +201,7 @@ def summarise(run: Run) -> dict[str, Any]:
     """Return the row of one run in `runs`."""
     described = describe(run)
     warmup = warmup_steps(len(run.metrics))
-    measured = run.metrics[warmup:]
+    measured = [record for record in run.metrics[warmup:] if not is_disturbed(record)]
     medians = {name: quantile(figures(measured, name), 0.5) for name in MEASURES}
     rates = figures(measured, "tokens_per_second")
     last_loss = run.metrics[-1].get("loss") if run.metrics else run.result.get("final_loss")
@@ -213,6 +215,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "steps": int(run.metrics[-1]["step"]) if run.metrics else 0,
         "warmup_steps": warmup,
         "measured_steps": len(measured),
+        "disturbed_steps": sum(map(is_disturbed, run.metrics)),
         **medians,
         "tokens_per_second_low": quantile(rates, 0.1),
         "tokens_per_second_high": quantile(rates, 0.9),

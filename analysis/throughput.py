@@ -84,7 +84,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _report(arguments: argparse.Namespace) -> int:
     from analysis.by_rank import by_rank_table
-    from analysis.printing import MOST_RUNS, MOST_RUNS_WITH_RANKS, print_groups, print_ranks, print_runs
+    from analysis.disturbed import disturbed_table
+    from analysis.printing import (
+        MOST_RUNS,
+        MOST_RUNS_WITH_RANKS,
+        print_disturbed,
+        print_groups,
+        print_ranks,
+        print_runs,
+    )
     from analysis.reading import named_runs, read_runs
     from analysis.tables import grouped, runs_table
 
@@ -106,6 +114,7 @@ def _report(arguments: argparse.Namespace) -> int:
     elif groups is None:
         print_runs(console, table, MOST_RUNS)
         print_ranks(console, by_rank_table(found), MOST_RUNS_WITH_RANKS)
+        print_disturbed(console, disturbed_table(found), MOST_RUNS_WITH_RANKS)
     else:
         print_groups(console, groups, arguments.by)
     if not arguments.no_pictures:

@@ -15,7 +15,7 @@ from holmes_hpc.planner.telling.compare import Compared, render_comparison
 from holmes_hpc.program import report, run_program
 from holmes_hpc.runs.find import find_run
 from holmes_hpc.runs.folder import RunFolder
-from holmes_hpc.runs.result import median_step_seconds
+from holmes_hpc.runs.result import disturbed_step_seconds, median_step_seconds
 from holmes_hpc.values import Plan
 
 
@@ -53,7 +53,8 @@ def read(text: str, base: Path) -> Compared:
         file = folder.plan_path
     try:
         measured = None if folder is None else median_step_seconds(folder)
-        return Compared(text, Plan.from_json(read_text(file)), measured)
+        disturbed = {} if folder is None else disturbed_step_seconds(folder)
+        return Compared(text, Plan.from_json(read_text(file)), measured, disturbed)
     except ValueError as error:
         if isinstance(error, ForeignError) and isinstance(error.__cause__, OSError):
             raise ConfigurationError(f"{error}; name a file that `holmes plan +cluster=NAME output=json` wrote, or a "

@@ -78,6 +78,14 @@ def _print(config: DictConfig, plan: Plan, cluster: ClusterDescription) -> None:
     console = Console(width=None if sys.stdout.isatty() else 120)
     limits = render_explanation(explain(config, plan, cluster=cluster), plan)
     console.print(planner.render(plan, cluster, limits))
+    if cluster.disturbances:
+        from holmes_hpc.planner.telling.disturbed import forecasts, planned_under, render_choices
+        from holmes_hpc.planner.telling.restore import restore
+
+        found = forecasts(*restore(config, plan, cluster=cluster), plan.schedule, int(config.train.steps))
+        table = render_choices(found, planned_under(config, planner.plan, None), cluster)
+        if table is not None:
+            console.print(table)
 
 
 def _check_picture(picture: str | None) -> None:

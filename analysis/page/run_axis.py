@@ -10,6 +10,7 @@ from itertools import pairwise
 from statistics import median
 
 from analysis.columns import percent
+from analysis.disturbed import spans
 from analysis.page.svg import GRID, Drawing, across, legend, thinned, ticks
 from analysis.pictures import BLUE, GREEN, ORANGE, PURPLE, VERMILION
 from analysis.reading import Record, Run
@@ -18,6 +19,7 @@ from holmes_hpc.foreign import number
 WIDTH, LEFT, RIGHT = 960.0, 70.0, 20.0
 _MOST_POINTS = 240
 _MARKS = {"validation": GREEN, "checkpoint": PURPLE, "straggler": VERMILION}
+_DISTURBED = "#F3E3C3"
 _PAUSE_TIMES = 10.0
 """A pause is an interval between steps so many times as long as the usual one, and longer than `_PAUSE_SECONDS`."""
 _PAUSE_SECONDS = 20.0
@@ -34,6 +36,8 @@ class Course:
     marks: list[tuple[str, float, int]]
     """What, when, and at which step."""
     pauses: list[tuple[float, float]]
+    disturbed: list[tuple[float, float, str]]
+    """From when to when the cluster was disturbed on purpose, and how."""
 
 
 def course(run: Run) -> Course | None:
@@ -44,7 +48,7 @@ def course(run: Run) -> Course | None:
     began = min(_start(run) or timed[0][0], timed[0][0])
     seconds = [(when - began).total_seconds() for when, _ in timed]
     steps = [record for _, record in timed]
-    return Course(began, seconds, steps, _marks(run, seconds, steps), _pauses(seconds))
+    return Course(began, seconds, steps, _marks(run, seconds, steps), _pauses(seconds), _disturbed(seconds, steps))
 
 
 def run_axis(found: Course, name: str) -> Drawing:
@@ -63,13 +67,17 @@ def run_axis(found: Course, name: str) -> Drawing:
         drawing.shape("rect", f"no step for {until - begin:.0f} s", x=place(begin / scale), y=20,
                       width=place(until / scale) - place(begin / scale), height=195, fill=GRID)
     places = [place(each / scale) for each in found.seconds]
+    for begin, until, acting in found.disturbed:
+        drawing.shape("rect", acting, x=place(begin / scale), y=20, width=place(until / scale) - place(begin / scale),
+                      height=195, fill=_DISTURBED)
     _curve(drawing, found, places, "tokens_per_second", BLUE, (22, 100), "tokens/s")
     _curve(drawing, found, places, "loss", ORANGE, (132, 213), "loss")
     for what, when, step in found.marks:
         drawing.shape("circle", f"{what}, step {step}", cx=place(when / scale), cy=_height(what), r=3.5,
                       fill=_MARKS[what])
     used = [(colour, what) for what, colour in _MARKS.items() if any(mark[0] == what for mark in found.marks)]
-    legend(drawing, LEFT, 240, [*used, *([(GRID, "no step for long")] if found.pauses else [])])
+    legend(drawing, LEFT, 240, [*used, *([(GRID, "no step for long")] if found.pauses else []),
+                                *([(_DISTURBED, "disturbed on purpose")] if found.disturbed else [])])
     return drawing
 
 
@@ -110,6 +118,13 @@ def _marks(run: Run, seconds: Sequence[float], steps: Sequence[Record]) -> list[
             marks.append(("straggler", when, step))
         slow = now
     return marks
+
+
+def _disturbed(seconds: Sequence[float], steps: Sequence[Record]) -> list[tuple[float, float, str]]:
+    """Return from when to when the same disturbed steps in a row."""
+    ends = {record["step"]: (before, now)
+            for record, before, now in zip(steps, [0.0, *seconds], seconds, strict=False)}
+    return [(ends[first][0], ends[last][1], acting) for first, last, acting in spans(steps)]
 
 
 def _kept_steps(run: Run) -> set[int]:

@@ -16,6 +16,7 @@ from holmes_hpc.cluster.calibrated import CalibratedGpu
 from holmes_hpc.cluster.measured import INSIDE_NODES, MeasuredLink
 from holmes_hpc.cluster.nics import ETHERNET, NICS
 from holmes_hpc.cluster.timed_units import ProfiledUnit
+from holmes_hpc.values.disturbances import Disturbance
 from holmes_hpc.words import counted
 
 LOCAL = INSIDE_NODES
@@ -47,6 +48,8 @@ class Node:
     gid_index: int | None = None
     interface: str | None = None
     fabric_interface: str | None = None
+    disturbed: tuple[int, ...] = ()
+    """which of the disturbances that act now change this node: nodes of which the same is true may stand for another"""
 
     @property
     def network(self) -> str:
@@ -87,6 +90,10 @@ class ClusterDescription:
     """GPU kinds whose speed finished runs corrected"""
     profiled: tuple[ProfiledUnit, ...] = ()
     """units of models that a probe timed on GPU kinds"""
+    disturbances: tuple[Disturbance, ...] = ()
+    """what an emulation does to it on purpose, whenever"""
+    acting: tuple[Disturbance, ...] = ()
+    """those of them under which it is looked at here; none: undisturbed"""
     is_short: bool = False
     """whether its file has the short form, of one kind of node"""
 

@@ -8,13 +8,14 @@ the sum of both directions. PCIe counts as 16, 32 or 64 GB/s for generations 3, 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from holmes_hpc.cluster.host import host_memory_gib, measured_speed
 from holmes_hpc.cluster.lookup import find
-from holmes_hpc.cluster.timed_units import ProfiledUnit
+from holmes_hpc.cluster.timed_units import OPTIMIZER, ProfiledUnit
 
 TENSOR_FLOAT = "tf32"
 """What tensor cores make of float32: a peak of the data sheet, and no precision that a run is set to."""
@@ -41,6 +42,14 @@ class Gpu:
     def slowdown(self, precision: str) -> float:
         """Return how many times longer than modelled compute in a precision was found to take; 1 where nothing is."""
         return self.slowdowns.get(precision, 1.0)
+
+    def slower(self, times: float) -> Gpu:
+        """Return one whose forwards and backwards take so many times as long."""
+        units = tuple(dataclasses.replace(each, forward_seconds=times * each.forward_seconds,
+                                          backward_seconds=times * each.backward_seconds)
+                      if each.unit != OPTIMIZER else each for each in self.profile)
+        return dataclasses.replace(self, slowdowns={each: times * self.slowdown(each) for each in PRECISIONS},
+                                   profile=units)
 
 
 def _gpu(name: str, memory_gib: float, float32: float, tf32: float | None, float16: float,

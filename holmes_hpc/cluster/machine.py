@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from holmes_hpc.cluster.calibrated import calibrate_gpu
 from holmes_hpc.cluster.cluster import LOCAL, ClusterDescription, Node
+from holmes_hpc.cluster.disturbed import (
+    SLOWED,
+    late_seconds,
+    most_gbps,
+    share_left,
+    share_of_all,
+    timeout_seconds,
+)
 from holmes_hpc.cluster.gpus import Gpu, gpu
 from holmes_hpc.cluster.host import host_cores
 from holmes_hpc.cluster.measured import MeasuredLink, find_link
@@ -64,9 +73,18 @@ class Machine:
         """
         if cluster.compute == "timed":
             return cls(EMULATED, cluster, _kinds(cluster))
-        cpu = profile_gpu(calibrate_gpu(gpu("cpu"), cluster.calibrated), cluster.profiled)
-        kinds = {node.gpu: cpu for node in cluster.nodes}
+        kinds = {node.gpu: _kind(f"cpu{SLOWED}{slow}" if slow else "cpu", cluster) for node in cluster.nodes
+                 for slow in [node.gpu.partition(SLOWED)[2]]}
         return cls(EMULATED if shaped else LOCAL_MACHINE, cluster, kinds, cores or host_cores(), shaped)
+
+    def on(self, cluster: ClusterDescription) -> Machine:
+        """Return the same machine with its cluster as it is while disturbances act, slower GPUs and all."""
+        gpus = dict(self.gpus)
+        for node in cluster.nodes:
+            known, _, slower = node.gpu.partition(SLOWED)
+            if slower:
+                gpus[node.gpu] = self.gpus[known].slower(float(slower))
+        return dataclasses.replace(self, cluster=cluster, gpus=gpus)
 
     @cached_property
     def oversubscription(self) -> float:
@@ -120,6 +138,21 @@ class Machine:
 
         Raises NetworkError where the two nodes do not share the network.
         """
+        rate, cluster = self._link(network, node_a, node_b), self.cluster
+        if not cluster.acting or node_a.slot == node_b.slot or not self._has_links:
+            return rate
+        seconds = rate.latency_us * 1e-6 + late_seconds(cluster, network, node_a, node_b)
+        left = min(share_left(cluster, node, network) for node in (node_a, node_b))
+        return LinkRate(min(left * rate.bandwidth_gbps, most_gbps(cluster, network, node_a, node_b, seconds)),
+                        1e6 * (seconds + timeout_seconds(cluster, network, node_a, node_b)))
+
+    @property
+    def _has_links(self) -> bool:
+        """Whether nodes are joined by anything that could be disturbed, and not by the loopback interface."""
+        return self.shaped or not self.has_real_emulation
+
+    def _link(self, network: str, node_a: Node, node_b: Node) -> LinkRate:
+        """Return what a pair of ranks has undisturbed."""
         if node_a.slot == node_b.slot or (self.has_real_emulation and not self.shaped):
             return self._inside_node(node_a)
         measured = self._measured(network, node_a.fabric, node_b.fabric)
@@ -141,6 +174,14 @@ class Machine:
 
         For `local` it is what each of its GPUs has towards the others. `way` says what it has towards one fabric.
         """
+        return self._bandwidth_gbps(node, network) * self._left(node, network)
+
+    def _left(self, node: Node, network: str) -> float:
+        """Return how much of a NIC's rate is left to the run, where disturbances act."""
+        return share_left(self.cluster, node, network) if self.cluster.acting and self._has_links else 1.0
+
+    def _bandwidth_gbps(self, node: Node, network: str) -> float:
+        """Return what a node sends at most undisturbed."""
         if network == LOCAL or (self.has_real_emulation and not self.shaped):
             return self._inside_node(node).bandwidth_gbps
         if network not in (node.network, ETHERNET):
@@ -159,18 +200,23 @@ class Machine:
         """
         if self.has_real_emulation:
             return "", self.node_bandwidth_gbps(node, ETHERNET)
-        linked = self._links_gbps(node.fabric)
+        linked, left = self._links_gbps(node.fabric), self._left(node, ETHERNET)
         if other.fabric in linked:
-            return other.fabric, linked[other.fabric]
+            return other.fabric, left * linked[other.fabric]
         if node.fabric == other.fabric and node.network == ETHERNET:
-            return node.fabric, self._fabric_gbps(node)
-        return "", self._uplink_gbps(node)
+            return node.fabric, left * self._fabric_gbps(node)
+        return "", left * self._uplink_gbps(node)
 
     def trunk_gbps(self, fabric_a: str, fabric_b: str) -> float | None:
         """Return the bandwidth that all nodes share between two fabrics; None where nothing is shared.
 
         A probe tells only where it tried several pairs at once; what one pair does says nothing of a described trunk.
         """
+        gbps = self._trunk_gbps(fabric_a, fabric_b)
+        return gbps * share_of_all(self.cluster, ETHERNET) if gbps and self.cluster.acting else gbps
+
+    def _trunk_gbps(self, fabric_a: str, fabric_b: str) -> float | None:
+        """Return what a trunk has undisturbed."""
         measured = self._measured(ETHERNET, fabric_a, fabric_b)
         if measured is not None and measured.together_gbps is not None:
             return measured.trunk_gbps
@@ -232,4 +278,11 @@ def _share(network: str, node_a: Node, node_b: Node) -> bool:
 
 def _kinds(cluster: ClusterDescription) -> dict[str, Gpu]:
     names = dict.fromkeys(node.gpu for node in cluster.nodes)
-    return {name: profile_gpu(calibrate_gpu(gpu(name), cluster.calibrated), cluster.profiled) for name in names}
+    return {name: _kind(name, cluster) for name in names}
+
+
+def _kind(name: str, cluster: ClusterDescription) -> Gpu:
+    """Return a kind of GPU as finished runs and probes of a cluster know it, so many times slower if its name says."""
+    known, _, slower = name.partition(SLOWED)
+    kind = profile_gpu(calibrate_gpu(gpu(known), cluster.calibrated), cluster.profiled)
+    return kind.slower(float(slower)) if slower else kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from omegaconf import OmegaConf
 
 from holmes_hpc.cluster.calibrated import read_calibrated
 from holmes_hpc.cluster.cluster import ClusterDescription, FabricLink, Node
+from holmes_hpc.cluster.disturbances import read_disturbances
 from holmes_hpc.cluster.gpus import check_gpu
 from holmes_hpc.cluster.lookup import unknown
 from holmes_hpc.cluster.measured import links_in_words, read_measured
@@ -52,7 +54,7 @@ def read_cluster(config: Any) -> ClusterDescription:
         calibrated=read_calibrated(config.calibrated), profiled=read_profiled(config.profiled),
         is_short=not config.partitions)
     _check_measured(cluster, config.measured)
-    return cluster
+    return dataclasses.replace(cluster, disturbances=read_disturbances(config.emulate.disturbances, cluster))
 
 
 def _check_measured(cluster: ClusterDescription, path: str | None) -> None:

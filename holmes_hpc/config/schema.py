@@ -76,6 +76,27 @@ class Link:
 
 
 @dataclass
+class Disturbance:
+    """What is done to the emulated cluster on purpose: exactly one of rate, traffic, delay, loss and slowdown."""
+
+    rate: float | None = setting(None, "so many times its rate is what a link has, such as 0.2 for a fifth",
+                                 minimum=1e-3, maximum=1e3)
+    traffic: float | None = setting(None, "share of a link's rate that other traffic takes", minimum=0.01, maximum=0.95)
+    delay_ms: float | None = setting(None, "so much later every packet arrives, milliseconds", minimum=0, maximum=1e4)
+    jitter_ms: float | None = setting(None, "up to so much later still, anew for every packet, milliseconds", minimum=0,
+                                      maximum=1e4)
+    loss: float | None = setting(None, "share of packets that is lost, such as 0.01", minimum=1e-5, maximum=0.5)
+    slowdown: float | None = setting(None, "forwards and backwards take so many times as long", minimum=1, maximum=1e3)
+    network: str | None = setting(None, "the links: ethernet (default), or the name of a fabric")
+    nodes: list[str] = setting([], "slots, such as [ib/0]; default: all nodes that have the network")
+    between: list[str] = setting([], "for delay and loss: two slots or fabrics, and only what passes between them")
+    ranks: list[int] = setting([], "ranks that slowdown is for, or give nodes", minimum=0, maximum=MOST_RANKS)
+    from_step: int = setting(1, "the first disturbed step", minimum=1, maximum=MOST_STEPS)
+    until_step: int | None = setting(None, "the last disturbed step; default: to the end", minimum=1,
+                                     maximum=MOST_STEPS)
+
+
+@dataclass
 class Emulate:
     """How the cluster is emulated on one machine."""
 
@@ -83,6 +104,9 @@ class Emulate:
     compute: str = setting("real", "what stands for the GPU: this CPU, or (for plan alone) its own time",
                            valid=("real", "timed"))
     scale: float = setting(1.0, "described rates are divided by this, where rates gives none", minimum=1, maximum=1e9)
+    disturbances: list[Disturbance] = setting([], "what disturbs links and ranks, and in which steps")
+    plan_for_step: int | None = setting(None, "plan for the cluster as disturbed in this step; default: undisturbed",
+                                        minimum=1, maximum=MOST_STEPS)
 
 
 @dataclass

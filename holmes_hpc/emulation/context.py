@@ -74,6 +74,40 @@ class WorldContext:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
         return pid
 
+    def fork_helper(self, name: str, function: Callable[[], None]) -> int:
+        """Fork a process that works for the network with all rights, and return its pid as init sees it.
+
+        It ends with init. An exception ends it with status 1 and is sent as the event `failed`.
+        """
+        flush_output()
+        init = os.getpid()
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                status = 1
+                try:
+                    status = self._be_helper(init, name, function)
+                finally:
+                    os._exit(status)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
+        return pid
+
+    def _be_helper(self, init: int, name: str, function: Callable[[], None]) -> int:
+        _take_default_signals()
+        system_calls.die_with_parent()
+        if os.getppid() != init:
+            return 1
+        system_calls.name_process(name)
+        try:
+            function()
+        except BaseException as error:
+            self.send({"event": "failed", "message": f"{name}: {type(error).__name__}: {error}",
+                       "traceback": traceback.format_exc()})
+            return 1
+        return 0
+
     def wait(self, timeout_seconds: float | None = None) -> tuple[int, int] | None:
         """Wait for any child and return (pid, status): the exit status, or minus the signal that killed it.
 
@@ -136,10 +170,15 @@ def flush_output() -> None:
             stream.flush()
 
 
-def _be_rank(init: int, network: int | None, name: str, function: Callable[[], int], log_path: Path) -> int:
+def _take_default_signals() -> None:
+    """Give up init's handlers, as a child that was just forked with these signals blocked."""
     for number in ENDING_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
+
+
+def _be_rank(init: int, network: int | None, name: str, function: Callable[[], int], log_path: Path) -> int:
+    _take_default_signals()
     system_calls.die_with_parent()
     if os.getppid() != init:
         return 1

@@ -7,6 +7,7 @@ bridge's end for what it receives.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -17,6 +18,7 @@ from holmes_hpc.cluster.nics import DEFAULT_INTERFACES, ETHERNET, NICS
 from holmes_hpc.emulation import system_calls
 from holmes_hpc.emulation.namespaces import run_program
 from holmes_hpc.errors import RunFailedError
+from holmes_hpc.values.disturbances import ON_LINKS, Disturbance
 
 if TYPE_CHECKING:
     from holmes_hpc.cluster.cluster import ClusterDescription, Node
@@ -64,6 +66,8 @@ class EmulatedNetwork:
     """All nodes of an emulated cluster, in rank order."""
 
     nodes: tuple[EmulatedNode, ...]
+    disturbances: tuple[Disturbance, ...] = ()
+    """what is done to its links, and when; none of a node that is not there"""
 
     def node(self, slot_or_name: str) -> EmulatedNode:
         """Return the node with this slot or name; raises KeyError where there is none."""
@@ -91,7 +95,15 @@ def emulated_network(cluster: ClusterDescription) -> EmulatedNetwork:
                 DEFAULT_INTERFACES[node.network], node.network, _address(subnet, index),
                 _rate(cluster, node, node.network), bridges[node.fabric], FABRIC_MTU))
         nodes.append(EmulatedNode(node.slot, name, tuple(interfaces)))
-    return EmulatedNetwork(tuple(nodes))
+    slots = {node.slot for node in nodes}
+    return EmulatedNetwork(tuple(nodes), tuple(_among(slots, each) for each in cluster.disturbances
+                                               if each.kind in ON_LINKS and each.touched & slots))
+
+
+def _among(slots: set[str], each: Disturbance) -> Disturbance:
+    """Return a disturbance of some nodes' links: a plan may leave others out."""
+    return dataclasses.replace(each, nodes=each.nodes & slots,
+                               pairs=tuple(pair for pair in each.pairs if set(pair) <= slots))
 
 
 def _fabrics(cluster: ClusterDescription) -> list[str]:
@@ -125,16 +137,16 @@ def create(network: EmulatedNetwork) -> dict[str, int]:
     RunFailedError where `ip` or `tc` refuses.
     """
     try:
-        _ip(_bridge_lines(network))
+        run_ip(_bridge_lines(network))
         descriptors = {}
         for index, node in enumerate(network.nodes):
             descriptors[node.name] = system_calls.new_network()
             _build_node(node, index, descriptors[node.name])
-        ends = [(interface, _switch_end(interface, index))
+        ends = [(interface, switch_end(interface, index))
                 for index, node in enumerate(network.nodes) for interface in node.interfaces]
-        _ip(f"link set dev {end} mtu {interface.mtu} addrgenmode none master {interface.bridge} up"
+        run_ip(f"link set dev {end} mtu {interface.mtu} addrgenmode none master {interface.bridge} up"
             for interface, end in ends)
-        _tc(_shaping_line(end, interface.bandwidth_gbps) for interface, end in ends)
+        run_tc(shaping_line(end, interface.bandwidth_gbps) for interface, end in ends)
     except OSError as error:
         raise RunFailedError(f"the emulated network could not be built: {error}; choose launch.mode=local to "
                              f"run without emulated NICs, or another machine") from error
@@ -157,18 +169,20 @@ def _build_node(node: EmulatedNode, index: int, descriptor: int) -> None:
     lines = ["link set lo up"]
     for interface in node.interfaces:
         lines += [f"link add name {interface.name} mtu {interface.mtu} type veth "
-                  f"peer name {_switch_end(interface, index)} netns {os.getpid()}",
+                  f"peer name {switch_end(interface, index)} netns {os.getpid()}",
                   f"address add {interface.address}/16 dev {interface.name}",
                   f"link set dev {interface.name} addrgenmode none up"]
-    _ip(lines, enter)
-    _tc((_shaping_line(interface.name, interface.bandwidth_gbps) for interface in node.interfaces), enter)
+    run_ip(lines, enter)
+    run_tc((shaping_line(interface.name, interface.bandwidth_gbps) for interface in node.interfaces), enter)
 
 
-def _switch_end(interface: EmulatedInterface, index: int) -> str:
+def switch_end(interface: EmulatedInterface, index: int) -> str:
+    """Return the name of the end that an interface of the `index`-th node has on its bridge."""
     return f"{interface.name}-{index}"
 
 
-def _shaping_line(interface: str, bandwidth_gbps: float) -> str:
+def shaping_line(interface: str, bandwidth_gbps: float) -> str:
+    """Return the command of `tc` that holds an end of a link at a rate, from now on."""
     bits_per_second = max(1, round(bandwidth_gbps * 1e9))
     burst = burst_bytes(bandwidth_gbps)
     # A queue of 200 ms and at least 1 MB loses nothing when many send to one, as fabrics with flow control
@@ -187,9 +201,11 @@ def burst_bytes(bandwidth_gbps: float) -> int:
     return round(max(2 * bytes_per_millisecond, min(72_000, 10 * bytes_per_millisecond), 12_000))
 
 
-def _ip(lines: Iterable[str], before: Callable[[], None] | None = None) -> None:
+def run_ip(lines: Iterable[str], before: Callable[[], None] | None = None) -> None:
+    """Run commands of `ip`, after `before` in the child. Raises OSError with what it said."""
     run_program("ip", ["-batch", "-"], "\n".join(lines) + "\n", before)
 
 
-def _tc(lines: Iterable[str], before: Callable[[], None] | None = None) -> None:
+def run_tc(lines: Iterable[str], before: Callable[[], None] | None = None) -> None:
+    """Run commands of `tc`, after `before` in the child. Raises OSError with what it said."""
     run_program("tc", ["-batch", "-"], "\n".join(lines) + "\n", before)

@@ -58,13 +58,18 @@ def join_network(descriptor: int) -> None:
     _check(_libc().setns(ctypes.c_int(descriptor), ctypes.c_int(CLONE_NEWNET)), "setns")
 
 
+def own_network() -> int:
+    """Return a descriptor of the network namespace that the caller stands in."""
+    return os.open("/proc/self/ns/net", os.O_RDONLY)
+
+
 def new_network() -> int:
     """Make a network namespace and return a descriptor that keeps it; the caller stays where it was."""
-    own = os.open("/proc/self/ns/net", os.O_RDONLY)
+    own = own_network()
     try:
         unshare(CLONE_NEWNET)
         try:
-            return os.open("/proc/self/ns/net", os.O_RDONLY)
+            return own_network()
         finally:
             join_network(own)
     finally:

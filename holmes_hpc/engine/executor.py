@@ -14,6 +14,7 @@ from holmes_hpc.comm.point_to_point import Transfers
 from holmes_hpc.engine.batch import MicroBatch
 from holmes_hpc.engine.gradients import Gradients
 from holmes_hpc.engine.local_model import LocalModel
+from holmes_hpc.engine.pace import Pace
 from holmes_hpc.engine.parameters import Gatherer
 from holmes_hpc.engine.receives import Place, ReceiveQueue, place_of
 from holmes_hpc.engine.timeline import Timeline
@@ -32,7 +33,9 @@ class Executor:
     """
 
     def __init__(self, plan: Plan, rank: int, model: LocalModel, gradients: Gradients, gatherer: Gatherer,
-                 communicator: Communicator, architecture: Architecture, dtype: torch.dtype = torch.float32) -> None:
+                 communicator: Communicator, architecture: Architecture, dtype: torch.dtype = torch.float32,
+                 pace: Pace | None = None) -> None:
+        pace = pace or Pace()
         self._plan, self._rank, self._model, self._gradients = plan, rank, model, gradients
         self._gatherer, self._dtype = gatherer, dtype
         self.loss_scale = 1.0
@@ -50,10 +53,10 @@ class Executor:
         self._own = gradients.own
         self._loss = torch.zeros((), device=communicator.device)
         self._handlers: dict[ActionKind, Callable[[Action], None]] = {
-            ActionKind.FORWARD: self._forward,
-            ActionKind.BACKWARD: self._backward,
-            ActionKind.BACKWARD_INPUT: self._backward,
-            ActionKind.BACKWARD_WEIGHT: self._backward_weight,
+            ActionKind.FORWARD: pace.computing()(self._forward),
+            ActionKind.BACKWARD: pace.computing()(self._backward),
+            ActionKind.BACKWARD_INPUT: pace.computing()(self._backward),
+            ActionKind.BACKWARD_WEIGHT: pace.computing()(self._backward_weight),
             ActionKind.TAKE_TURN: self._take_turn,
             ActionKind.PASS_TURN: self._pass_turn,
             ActionKind.SEND_ACTIVATION: self._send,

@@ -15,6 +15,7 @@ from holmes_hpc.comm.stepwise import Collective, Lane
 from holmes_hpc.engine.flat import Bucket, FlatReduction, Segment
 from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.engine.origin import OwnNumbers
+from holmes_hpc.engine.pace import Pace
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.values import Action, ActionKind, Plan
 from holmes_hpc.values.schedule import BACKWARDS
@@ -36,7 +37,8 @@ class Gradients:
     """
 
     def __init__(self, plan: Plan, rank: int, model: LocalModel, communicator: Communicator,
-                 actions: Sequence[Action], dtype: torch.dtype = torch.float32) -> None:
+                 actions: Sequence[Action], dtype: torch.dtype = torch.float32, pace: Pace | None = None) -> None:
+        self._pace = pace or Pace()
         self._model, self._communicator, self._dtype = model, communicator, dtype
         self._overlap = plan.synchronization.overlap_grad_reduce
         self.scratch = Scratch(communicator.device, communicator.streams)
@@ -117,7 +119,8 @@ class Gradients:
                 bucket.shard_gradient.mul_(factor)
 
     def _arrived(self, name: str, parameter: nn.Parameter) -> None:
-        """Take a gradient that a backward has just finished."""
+        """Take a gradient that a backward has just finished, on a slow rank when that would have finished it."""
+        self._pace.breathe()
         views = self._dtype == torch.float32
         for flat, segment, _ in self._places[name]:
             if parameter.grad is not None and not (views and segment.whole):

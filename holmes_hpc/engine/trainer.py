@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from holmes_hpc.engine.guard import Guard
 from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.engine.optimizer import ShardOptimizer, learning_rate
 from holmes_hpc.engine.origin import Origin, find_origin
+from holmes_hpc.engine.pace import Pace
 from holmes_hpc.engine.parameters import Gatherer
 from holmes_hpc.engine.precision import DTYPES
 from holmes_hpc.engine.profiler_trace import profiled
@@ -53,7 +54,7 @@ class Job:
 
     `say` tells the user a line; `stop_requested` says whether this rank was told to save and stop; `trackers` get the
     rows of the metrics on rank 0, beside the file that every run has; who opened them closes them. `pretrained`: folder
-    of a published model whose weights training starts from.
+    of a published model whose weights training starts from. `pace`: what disturbs the rank on purpose, and when.
     """
 
     plan: Plan
@@ -70,6 +71,7 @@ class Job:
     stop_requested: Callable[[], bool] = bool
     trackers: Sequence[Tracker] = ()
     pretrained: str | None = None
+    pace: Pace = field(default_factory=Pace)
 
 
 class Trainer:
@@ -86,11 +88,11 @@ class Trainer:
         actions, self._arriving = self._scheduled_actions()
         end = next(i for i, action in enumerate(actions) if action.kind is ActionKind.OPTIMIZER)
         self._actions, self._gathers = actions[:end], actions[end + 1:]
-        self._gradients = Gradients(plan, rank, self._model, job.communicator, self._actions, dtype)
+        self._gradients = Gradients(plan, rank, self._model, job.communicator, self._actions, dtype, job.pace)
         self._optimizer = ShardOptimizer(self._gradients.flats, job.optimizer)
         self._gatherer = Gatherer(plan, rank, self._model, self._gradients.flats, job.communicator)
         self._executor = Executor(plan, rank, self._model, self._gradients, self._gatherer, job.communicator,
-                                  job.architecture, dtype)
+                                  job.architecture, dtype, job.pace)
         self._guard = Guard(train, job.optimizer, rank, job.say, plan, self._origin)
         self._activity = job.communicator.activity
         self._timeline = Timeline(self._activity, job.communicator.streams)
@@ -128,6 +130,7 @@ class Trainer:
                 self._checkpoints.stop(step - 1)
                 self._file.close()
                 return False
+            self._change_conditions(step)
             with profiled(train, self._job.rank, self._job.folder, step, self._job.say):
                 row = self.step(step)
             last = step == train.steps
@@ -168,6 +171,8 @@ class Trainer:
         now = time.perf_counter()
         step_seconds, self._step_began = now - self._step_began, now
         row = job.metrics.row(step, reports, step_seconds=step_seconds, grad_norm=norm, learning_rate=rate)
+        if job.pace.words:
+            row["disturbed"] = list(job.pace.words)
         row["stragglers"] = self._stragglers.add(step, [each.own_seconds for each in reports], step_seconds)
         self._nics.add(step, reports, step_seconds, stragglers=bool(self._stragglers.now))
         if not job.dataset.counts_all:
@@ -285,6 +290,14 @@ class Trainer:
 
     def _combine(self, values: torch.Tensor) -> None:
         all_reduce_scalars(values, self._job.communicator.world, self._job.communicator)
+
+    def _change_conditions(self, step: int) -> None:
+        """Let what disturbs a step begin or end; where all ranks waited for it, the step is timed from then on."""
+        if self._job.pace.changes_links(step):
+            self._activity.begin("waiting for the links to change", step)
+        if self._job.pace.begin(step):
+            self._activity.own_seconds()
+            self._step_began = time.perf_counter()
 
     def _synchronise(self) -> None:
         """Wait for all ranks, so that the next step is timed from a common start."""

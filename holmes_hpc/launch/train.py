@@ -22,7 +22,7 @@ from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.course import say_course
 from holmes_hpc.launch.follow.advice import next_steps
 from holmes_hpc.launch.here.ended import clear_and_advise
-from holmes_hpc.launch.here.played import check_played, scale_warnings
+from holmes_hpc.launch.here.played import check_played, played_disturbances, scale_warnings
 from holmes_hpc.launch.here.resume import resolve_resume
 from holmes_hpc.launch.here.run import run_here
 from holmes_hpc.launch.node.backend import backend_here
@@ -75,6 +75,8 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
         check_played(cluster)
     library = (backend_here(str(config.launch.backend), decision.mode, cluster, read_node("here").gpus,
                             shared=may_share_gpus(os.environ)) if here else None)
+    on_gpus = here and (library is None or library.needs_gpus)
+    cluster, not_played = played_disturbances(cluster, decision.mode, on_gpus=on_gpus)
     with search_progress(sys.stderr) as progress:
         chosen = (plan_for_job(config, cluster, progress) if decision.mode in ("slurm", "srun")
                   else plan(config, decision.mode, cluster, progress))
@@ -83,6 +85,8 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
     refuse_unsupported(config, chosen)
     fill_in_resume(config)
     say_course([config])
+    if not_played:
+        LOG.warning("%s", not_played)
     for words in scale_warnings(cluster) if decision.mode == "emulated" else ():
         LOG.warning("%s", words)
     if not brief:

@@ -20,6 +20,7 @@ from holmes_hpc.planner.search.search import Progress, search
 from holmes_hpc.planner.simulation.traffic import Load, busy_seconds, loads, network_bytes, resource_words
 from holmes_hpc.planner.task import Task, task_of
 from holmes_hpc.planner.telling.decision import decide
+from holmes_hpc.planner.telling.disturbed import forecasts, in_notes
 from holmes_hpc.planner.telling.slow_links import limiting_link
 from holmes_hpc.schedule.building import schedule_digest, slow_hops
 from holmes_hpc.values import NetworkBytes, Plan, RankPlace, Rejected
@@ -44,9 +45,21 @@ def plan(config: Any, mode: str | None = None, cluster: ClusterDescription | Non
     cluster = cluster or read_cluster(config.cluster)
     task = task_of(config, _priced_mode(config, mode, cluster), cluster)
     with _rare_collections():
-        made = assemble(task, *find_best(task, progress))
+        best, rejected = find_best(task, progress)
+        made = assemble(task, best, rejected)
+        found = forecasts(best.task, best.layout, best.schedule, int(config.train.steps))
+        notes = (*made.notes, *_planned_for(config, task.cluster), *in_notes(found, made.predicted.step_seconds))
+        made = dataclasses.replace(made, notes=notes)
         fewer = faster_on_fewer(task, made.predicted.step_seconds)
         return made if fewer is None else dataclasses.replace(made, notes=(*made.notes, _on_fewer(task, made, fewer)))
+
+
+def _planned_for(config: Any, cluster: ClusterDescription) -> list[str]:
+    """Return the note of a plan that is made for the cluster as disturbed in one step."""
+    step = config.cluster.emulate.plan_for_step
+    return [] if step is None else [f"planned for the cluster as it is in step {step}: "
+                                    f"{'; '.join(each.words for each in cluster.acting) or 'undisturbed'} "
+                                    "(cluster.emulate.plan_for_step)"]
 
 
 def _priced_mode(config: Any, mode: str | None, cluster: ClusterDescription) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from holmes_hpc import registry
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import ClusterDescription, Machine, read_cluster
+from holmes_hpc.cluster.disturbed import at_step, under
 from holmes_hpc.cluster.profiled import units_of
 from holmes_hpc.config.rules import LAYER_SPLITS
 from holmes_hpc.errors import ConfigurationError, PlanRefusedError
@@ -20,6 +21,7 @@ from holmes_hpc.planner.software import ENGINE as OUR_SOFTWARE
 from holmes_hpc.planner.software import Software
 from holmes_hpc.values import Synchronization
 from holmes_hpc.values.capabilities import ENGINE
+from holmes_hpc.values.disturbances import Disturbance
 from holmes_hpc.values.schedule_kinds import AUTO, ScheduleKind, compared_schedules, schedule_kind
 from holmes_hpc.values.strategy_kinds import STRATEGY_KINDS, StrategyKind, strategy_kind
 
@@ -162,6 +164,12 @@ class Task:
         return self.settings.synchronization(strategy, on_cpu=on_cpu)
 
 
+def disturbed(task: Task, acting: Iterable[Disturbance]) -> Task:
+    """Return a task of an undisturbed cluster on that cluster while these act."""
+    cluster = under(task.cluster, acting)
+    return dataclasses.replace(task, cluster=cluster, machine=task.machine.on(cluster))
+
+
 def _warmup_extra(value: Any) -> int | None:
     if value is None or value == "auto":
         return None
@@ -195,7 +203,7 @@ def _plain(value: Any) -> Any:
 
 def task_of(config: Any, mode: str | None = None, cluster: ClusterDescription | None = None) -> Task:
     """Return what `plan` plans for; the arguments are its own."""
-    cluster = cluster or read_cluster(config.cluster)
+    cluster = at_step(cluster or read_cluster(config.cluster), config.cluster.emulate.plan_for_step)
     machine = _machine(cluster, mode or str(config.launch.mode))
     return Task(PlanSettings.from_config(config), Architecture.from_config(config.model), cluster, machine)
 

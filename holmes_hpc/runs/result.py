@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +65,41 @@ def last_metrics(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def _median_speed(records: list[dict[str, Any]]) -> float | None:
-    by_step = {record.get("step"): record.get("tokens_per_second") for record in records}
-    speeds = [speed for speed in by_step.values() if isinstance(speed, int | float)]
-    measured = speeds[min(WARMUP_STEPS, len(speeds) // 2):]
-    return statistics.median(measured) if measured else None
+    return _median([record for record in _measured(records) if not is_disturbed(record)], "tokens_per_second")
 
 
 def median_step_seconds(folder: RunFolder) -> float | None:
-    """Return the median seconds of a run's steps without the first ones; None before the first step."""
-    by_step = {record.get("step"): record.get("step_seconds") for record in read_metrics(folder)}
-    seconds = [value for value in by_step.values() if isinstance(value, int | float)]
-    measured = seconds[min(WARMUP_STEPS, len(seconds) // 2):]
-    return statistics.median(measured) if measured else None
+    """Return the median seconds of a run's steps, without the first ones and those that were disturbed on purpose.
+
+    None before the first such step.
+    """
+    return _median([record for record in _measured(read_metrics(folder)) if not is_disturbed(record)], "step_seconds")
+
+
+def disturbed_step_seconds(folder: RunFolder) -> dict[str, float]:
+    """Return by what disturbed them on purpose the median seconds of a run's steps, without the first ones."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for record in _measured(read_metrics(folder)):
+        if is_disturbed(record):
+            found.setdefault("; ".join(record["disturbed"]), []).append(record)
+    medians = {words: _median(records, "step_seconds") for words, records in found.items()}
+    return {words: seconds for words, seconds in medians.items() if seconds is not None}
+
+
+def is_disturbed(record: Mapping[str, Any]) -> bool:
+    """Whether a record of metrics.jsonl is of a step that was disturbed on purpose."""
+    return bool(record.get("disturbed"))
+
+
+def _measured(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the records without the first ones, each step once."""
+    by_step = {record.get("step"): record for record in records}
+    return list(by_step.values())[min(WARMUP_STEPS, len(by_step) // 2):]
+
+
+def _median(records: list[dict[str, Any]], name: str) -> float | None:
+    values = [value for record in records if isinstance(value := record.get(name), int | float)]
+    return statistics.median(values) if values else None
 
 
 def read_result(folder: RunFolder) -> dict[str, Any] | None:

@@ -43,7 +43,7 @@ def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFo
               emulated=network is not None, environment=os.environ)
 
     def body(context: WorldContext) -> int:
-        return supervise(context, ranks)
+        return supervise(context, ranks, network)
 
     limits, load = Limits.of_train(config.train, plan.predicted.step_seconds), OtherLoad()
     with interruptible(), make_reporter(config.train.steps, sys.stderr) as reporter:
@@ -100,6 +100,6 @@ def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder:
             folder=folder, interfaces=interfaces, host=host, peak_tflops=machine.tflops(node, config.train.precision),
             emulated=network is not None, counts_bytes=network is not None and place.local_rank == 0,
             rendezvous_path=folder.rendezvous_path, secret=secret, backend=backend.name if backend else None,
-            shares_gpus=may_share_gpus(os.environ),
+            shares_gpus=may_share_gpus(os.environ), disturbances=cluster.disturbances,
         ))
     return settings

@@ -25,6 +25,7 @@ from holmes_hpc.comm.reduce import all_reduce_scalars
 from holmes_hpc.comm.store.client import RunStore
 from holmes_hpc.data import Dataset, open_dataset
 from holmes_hpc.engine import Job, Trainer
+from holmes_hpc.engine.pace import Pace
 from holmes_hpc.engine.sharing import share_numbers
 from holmes_hpc.errors import PREEMPTED, DataError, HolmesError
 from holmes_hpc.launch.node.descriptors import take_descriptors
@@ -81,12 +82,17 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     with _trackers(settings, say) as trackers, watched(communicator, settings):
         job = Job(plan, settings.rank, architecture, dataset, communicator, settings.folder, metrics, usage,
                   config.train, config.optimizer, say, settings.stop_requested, (trackers,),
-                  config.model.get("from_pretrained"))
+                  config.model.get("from_pretrained"), _pace(settings))
         completed = Trainer(job).run()
         communicator.barrier()  # the first rank that leaves may take the others with it
     communicator.close()
     store.close()
     return completed
+
+
+def _pace(settings: RankSettings) -> Pace:
+    return Pace(settings.disturbances, settings.slot, settings.plan.ranks[settings.rank].local_rank,
+                lambda step: settings.wait_for_links(step, settings.training_seconds))
 
 
 def _open_data(settings: RankSettings, architecture: Architecture, activity: Activity, say: Say) -> Dataset:

@@ -12,6 +12,7 @@ from holmes_hpc.launch.rank.spare import Spare
 from holmes_hpc.runs import RunFolder
 from holmes_hpc.runs.supervision import Limits
 from holmes_hpc.values import Plan
+from holmes_hpc.values.disturbances import Disturbance
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class RankSettings:
     of this run, None where rank 0 makes it and leaves it in a file beside the address; `stop_requested` says
     whether this rank was told to save and stop. `shares_gpus`: several ranks may have one. `job_id` is that of a
     Slurm job, whose rank 0 writes job.json, and `restarts` how often it was requeued. `backend` is the
-    communication library, None where the rank is to look for GPUs itself.
+    communication library, None where the rank is to look for GPUs itself. `disturbances` act on this run, and
+    `wait_for_links` (step, the most seconds) waits until those of a step act on the emulated links.
     """
 
     rank: int
@@ -47,6 +49,8 @@ class RankSettings:
     restarts: int = 0
     backend: str | None = None
     shares_gpus: bool = False
+    disturbances: tuple[Disturbance, ...] = ()
+    wait_for_links: Callable[[int, float], None] = lambda step, timeout_seconds: None
     tell: Callable[[Mapping[str, Any]], None] = lambda report: None
     spare: Spare = field(default_factory=Spare, repr=False)
 

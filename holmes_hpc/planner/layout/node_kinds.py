@@ -51,7 +51,7 @@ def node_kinds(task: Task) -> tuple[Kind, ...]:
     """Return the kinds of nodes of a cluster, in order of first appearance."""
     kinds: dict[tuple[object, ...], list[Node]] = {}
     for node in task.cluster.nodes:
-        key = (node.fabric, node.gpu, node.gpus, node.nic, node.nics, node.ethernet_gbps)
+        key = (node.fabric, node.gpu, node.gpus, node.nic, node.nics, node.ethernet_gbps, node.disturbed)
         kinds.setdefault(key, []).append(node)
     return tuple(Kind(tuple(nodes)) for nodes in kinds.values())
 
@@ -69,7 +69,7 @@ def alike_kinds(task: Task) -> tuple[int, ...]:
     found = []
     for k, kind in enumerate(kinds):
         node = kind.node
-        key = (len(kind.nodes), node.gpu, node.gpus, node.nic, node.nics, node.ethernet_gbps)
+        key = (len(kind.nodes), node.gpu, node.gpus, node.nic, node.nics, node.ethernet_gbps, node.disturbed)
         found.append(models.setdefault(key, k) if alone[kind.fabric] == 1 else k)
     return tuple(found)
 

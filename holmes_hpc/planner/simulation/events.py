@@ -36,7 +36,8 @@ class Prices:
     there on all owners; without them the reduction starts where its action stands. `gathers[index]` are the parts of
     the gather of parameters after the optimizer's step: with `overlap_gathers` they run from the start of the step,
     which then stands for those of the step before, under the forwards that need them; without, at its end.
-    With `blocking_sends` a rank goes on only when what it sends has moved.
+    With `blocking_sends` a rank goes on only when what it sends has moved. `waits[kind, pipeline, stage]` is what of
+    the seconds of `compute` a rank only waits, as one that is slowed down on purpose: it leaves its core to others.
     """
 
     compute: Mapping[tuple[ActionKind, int, int], float]
@@ -49,6 +50,7 @@ class Prices:
     gathers: Mapping[int, Sequence[Bucket]] = field(default_factory=dict)
     overlap_gathers: bool = False
     blocking_sends: bool = False
+    waits: Mapping[tuple[ActionKind, int, int], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def simulate(schedule: Schedule, reductions: Sequence[Reduction], prices: Prices
 class _Simulation:
     def __init__(self, schedule: Schedule, reductions: Sequence[Reduction], prices: Prices, trace: bool) -> None:
         self.actions, self.prices, self.trace = schedule.actions, prices, trace
-        self.compute, self.core_pools = prices.compute, prices.core_pools
+        self.compute, self.core_pools, self.waits = prices.compute, prices.core_pools, prices.waits
         self.position = dict.fromkeys(self.actions, 0)
         self.busy = dict.fromkeys(self.actions, 0.0)
         self.began = dict.fromkeys(self.actions, 0.0)
@@ -177,26 +179,30 @@ class _Simulation:
         if gathers and not self.collectives.is_gathered_for(rank, place):
             return False
         seconds = self.compute[kind, action.pipeline, action.stage]
+        waits = self.waits.get((kind, action.pipeline, action.stage), 0.0)
         if gathers:
             # It began when its first layers were there, and only now all of it is known.
-            at_best = self._occupy(self.began[rank], rank, seconds)
+            at_best = self._occupy(self.began[rank], rank, seconds, waits)
             end = max(now, at_best, self.collectives.forward_end(rank, place, seconds))
         else:
-            end = self._occupy(now, rank, seconds)
+            end = self._occupy(now, rank, seconds, waits)
         if kind is not _FORWARD and self.last.get((rank, place)) == self.position[rank]:
             for fraction, index, bucket in self.collectives.ready_after(rank, place):
                 self.collectives.enter(end - (1 - fraction) * seconds, index, bucket, rank)
         self._at(end, self._finish_compute, rank, action)
         return False
 
-    def _occupy(self, now: float, rank: int, seconds: float) -> float:
-        """Compute for some seconds, on the rank's device or behind others on the cores; return the end."""
+    def _occupy(self, now: float, rank: int, seconds: float, waits: float = 0.0) -> float:
+        """Compute for some seconds, on the rank's device or behind others on the cores; return the end.
+
+        What of them it only waits leaves the core to others.
+        """
         self.busy[rank] += seconds
         pool = self.core_pools.get(rank)
         if pool is None:
             return now + seconds
         end = max(now, self.cores[pool][0]) + seconds
-        heapq.heapreplace(self.cores[pool], end)
+        heapq.heapreplace(self.cores[pool], end - waits)
         return end
 
     def _finish_compute(self, now: float, rank: int, action: Action) -> None:

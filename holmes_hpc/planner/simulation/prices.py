@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from holmes_hpc.cluster.disturbed import node_slowdown, rank_slowdown
 from holmes_hpc.planner.cost.collectives import gather_seconds
 from holmes_hpc.planner.cost.full_shard import gathered_seconds, with_exchange
 from holmes_hpc.planner.cost.network import NetworkCost, Traffic
@@ -57,8 +58,26 @@ def price(task: Task, layout: Layout) -> Prices:
                   for reduction in layout.reductions]
     pools, cores = core_pools(task)
     prices = Prices(compute, _messages(task, network, layout), reductions, _optimizer(task, cost, layout),
-                    pools, cores, blocking_sends=task.software.blocking_transfers)
+                    pools, cores, blocking_sends=task.software.blocking_transfers, waits=_waits(task, layout, compute))
     return prices if layout.overlap is None else _overlapped(task, network, layout, layout.overlap, prices)
+
+
+def _waits(task: Task, layout: Layout, compute: dict[tuple[ActionKind, int, int], float]
+           ) -> dict[tuple[ActionKind, int, int], float]:
+    """Return what of an action's seconds is added to its compute because a rank is slowed down on purpose.
+
+    Of a stage's ranks the slowest counts. Where a whole node is slow its kind of GPU says so already, where only some
+    of its ranks are, `compute` is made longer here.
+    """
+    cluster, waits = task.cluster, {}
+    for (kind, p, s), seconds in compute.items() if cluster.acting else ():
+        ranks = layout.pipelines[p].stages[s].ranks
+        priced = max(node_slowdown(cluster.node_of(rank), cluster.acting) for rank in ranks)
+        slowest = max(rank_slowdown(cluster, rank) for rank in ranks)
+        if slowest > 1:
+            compute[kind, p, s] = seconds * slowest / priced
+            waits[kind, p, s] = compute[kind, p, s] * (1 - 1 / slowest)
+    return waits
 
 
 def _summed_bytes(task: Task) -> float:

@@ -100,7 +100,7 @@ def _key(members: Sequence[tuple[Pipeline, Sequence[Sequence[Node]]]]) -> object
         (pipeline.microbatches, tuple(
             (stage.first_layer, stage.num_layers, tuple(
                 (names.setdefault(node.slot, len(names)), ranks.setdefault(rank, len(ranks)), node.fabric, node.gpu,
-                 node.gpus, node.nic, node.nics, node.ethernet_gbps)
+                 node.gpus, node.nic, node.nics, node.ethernet_gbps, (node.slot, rank) if node.disturbed else None)
                 for rank, node in zip(stage.ranks, on, strict=True)))
             for stage, on in zip(pipeline.stages, stages, strict=True)))
         for pipeline, stages in members)

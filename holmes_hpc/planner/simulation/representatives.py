@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from holmes_hpc.cluster.disturbed import has_unlike_ranks
 from holmes_hpc.planner.cost.rank_memory import rank_memory
 from holmes_hpc.planner.cost.stages import GIB
 from holmes_hpc.planner.layout.layout import Layout
@@ -83,7 +84,7 @@ def replicas_of(task: Task, layout: Layout) -> Replicas:
 
 def standing_for_all(task: Task, layout: Layout, *, turns: bool) -> tuple[Pipeline, ...]:
     """Return the pipelines of a layout that are simulated of a step with or without turns; nothing is priced yet."""
-    if core_pools(task)[0]:
+    if _all_stand_alone(task):
         return layout.pipelines
     picked = replicas_of(task, layout).picked
     return tuple(picked[p] for p in alike(picked, lambda rank: task.cluster.node_of(rank).slot, turns=turns)[1])
@@ -100,10 +101,14 @@ def simulated(task: Task, layout: Layout) -> Representatives:
 
     Such ranks depend on all others that use the same cores, so that none stands for another.
     """
-    if not core_pools(task)[0]:
+    if not _all_stand_alone(task):
         return representatives(task, layout)
     found: Representatives = task.layouts.representatives.of(layout, lambda: _everyone(task, layout), "everyone")
     return found
+
+
+def _all_stand_alone(task: Task) -> bool:
+    return bool(core_pools(task)[0]) or has_unlike_ranks(task.cluster)
 
 
 def _everyone(task: Task, layout: Layout) -> Representatives:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich import box
 from rich.console import Group as Lines
@@ -28,6 +28,8 @@ class Compared:
     name: str
     plan: Plan
     measured_seconds: float | None = None
+    disturbed_seconds: Mapping[str, float] = field(default_factory=dict)
+    """of a run that was disturbed on purpose the median of a step by what acted"""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,9 @@ def compare(first: Compared, second: Compared) -> tuple[Row, ...]:
     ]
     if first.measured_seconds is not None or second.measured_seconds is not None:
         rows.append(_figure("measured step, median", first.measured_seconds, second.measured_seconds, _seconds))
+    for acting in dict.fromkeys((*first.disturbed_seconds, *second.disturbed_seconds)):
+        rows.append(_figure(f"measured step, {acting}", first.disturbed_seconds.get(acting),
+                            second.disturbed_seconds.get(acting), _seconds))
     peaks = [max(enumerate(plan.predicted.memory_gib_per_rank), key=lambda item: (item[1], -item[0]))
              for plan in (a, b)]
     words = [f"{gib:.1f} GiB (rank {rank})" for rank, gib in peaks]
