@@ -234,6 +234,7 @@ class Train:
     global_batch_size: int = setting(32, "samples of a step over all pipelines", minimum=1, maximum=10**6)
     seed: int = setting(1234, "seed of the weights and of the data order", minimum=0, maximum=10**18)
     precision: str = setting("float32", "arithmetic", valid=("float32", "bfloat16", "float16"))
+    compile: bool = setting(False, "layers are compiled by torch's compiler at the start, which takes up to minutes")
     on_nonfinite: str = setting("stop", "when the loss or the gradients are not finite: end the run, or leave the "
                                         "step out and count it", valid=("stop", "skip"))
     loss_scale: float = setting(65536.0, "float16: what losses are multiplied by at first", minimum=1, maximum=1e12)

@@ -17,6 +17,7 @@ from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.reduce import all_reduce_scalars
 from holmes_hpc.data import Dataset
 from holmes_hpc.engine.batch import TrainingBatches, validation_batches
+from holmes_hpc.engine.compiling import compile_layers
 from holmes_hpc.engine.executor import Executor
 from holmes_hpc.engine.gradients import NORM_GUARD, Gradients
 from holmes_hpc.engine.guard import Guard
@@ -93,6 +94,9 @@ class Trainer:
         self._gatherer = Gatherer(plan, rank, self._model, self._gradients.flats, job.communicator)
         self._executor = Executor(plan, rank, self._model, self._gradients, self._gatherer, job.communicator,
                                   job.architecture, dtype, job.pace)
+        if train.compile:
+            job.communicator.activity.begin("compiling layers")
+            compile_layers(self._model, plan, rank, job.architecture.sequence_length, dtype, device)
         self._guard = Guard(train, job.optimizer, rank, job.say, plan, self._origin)
         self._activity = job.communicator.activity
         self._timeline = Timeline(self._activity, job.communicator.streams)

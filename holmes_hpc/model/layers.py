@@ -99,6 +99,7 @@ class DecoderLayer(nn.Module):
     def __init__(self, architecture: Architecture, share: TensorShare, recompute: str) -> None:
         super().__init__()
         self.recompute = recompute == "full"
+        self._compiled: Callable[..., Tensor] | None = None
         self.parallel = architecture.parallel_residual
         before, after = architecture.norm_order != "after", architecture.norm_order != "before"
         self.attention_norm = build_norm(architecture) if before else None
@@ -113,7 +114,14 @@ class DecoderLayer(nn.Module):
 
         `core` says which tokens attend to which.
         """
-        return recomputed(self._forward, x, rotation, core) if self.recompute else self._forward(x, rotation, core)
+        # Of samples of several documents the core differs each time, and a validation takes samples of other shapes.
+        compiled = self._compiled if core is attend and torch.is_grad_enabled() else None
+        run = compiled or self._forward
+        return recomputed(run, x, rotation, core) if self.recompute else run(x, rotation, core)
+
+    def compile_forward(self) -> None:
+        """From now on compute what trains by torch's compiler; hooks, parameters and their names stay as they are."""
+        self._compiled = torch.compile(self._forward, dynamic=False)
 
     def _forward(self, x: Tensor, rotation: Tensor | None, core: Core) -> Tensor:
         if self.parallel:

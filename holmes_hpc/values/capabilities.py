@@ -75,7 +75,20 @@ def unsupported(config: Any, plan: Plan | None = None, abilities: Abilities = EN
               "or a smaller model." for what in unable([[stage.tensor for stage in pipeline.stages]
                                                         for pipeline in plan.pipelines],
                                                        plan.schedule.name, plan.recompute, abilities)),
-            *unable_to_sum(plan, abilities)]
+            *unable_to_sum(plan, abilities), *(unable_to_compile(plan) if train.compile else ())]
+
+
+def unable_to_compile(plan: Plan) -> list[str]:
+    """Return what of a plan stands against compiled layers (`train.compile`), each with its remedy."""
+    against = (
+        (SCHEDULE_KINDS[plan.schedule.name].splits, f"the schedule {plan.schedule.name} takes the gradients of "
+         "weights out of the layers", "parallel.schedule=1f1b"),
+        (any(stage.tensor > 1 for pipeline in plan.pipelines for stage in pipeline.stages),
+         "tensor-parallel ranks exchange numbers in the midst of layers", "parallel.tensor=1"),
+        (plan.recompute == "selective", "selective recomputation splits the layers", "parallel.recompute=none or full"),
+    )
+    return [f"train.compile=true: {what}, so they cannot be compiled whole. Set {remedy}, or train.compile=false."
+            for wrong, what, remedy in against if wrong]
 
 
 def unable_to_sum(plan: Plan, abilities: Abilities = ENGINE) -> list[str]:

@@ -53,7 +53,7 @@ class Ahead(TorchDispatchMode):
         if written:
             for tensor in written:
                 put_there(tensor)
-            self._queues.put(lambda: _run(function, arguments, named))
+            self._later(function, arguments, named)
             return _returned(schema, written)
         if any(alias is not None for alias in aliases):
             return function(*arguments, **named)
@@ -64,8 +64,14 @@ class Ahead(TorchDispatchMode):
         for tensor in _tensors(made):
             put_there(tensor)
         if "empty" not in function.__name__:
-            self._queues.put(lambda: _fill(made, _run(function, arguments, named)))
+            self._later(function, arguments, named, made)
         return made
+
+    def _later(self, function: Any, arguments: Sequence[Any], named: Mapping[str, Any], made: Any = None) -> None:
+        # Whose `data` is set to another tensor meanwhile, as of parameters, is not what the operation was given.
+        arguments, named, made = tree_map(_now, (tuple(arguments), dict(named), made))
+        self._queues.put(lambda: _fill(made, _run(function, arguments, named)) if made is not None else
+                         _run(function, arguments, named))
 
 
 class HostReads(TorchFunctionMode):
@@ -143,6 +149,10 @@ def _poisoned(value: Any) -> Any:
     if made.dtype != torch.bool:
         poison(made)
     return made
+
+
+def _now(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _run(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
