@@ -55,12 +55,22 @@ _PROGRAMS = (r"wandb|huggingface-cli|huggingface|hf|docker|podman|nerdctl|apptai
 _LOGIN = re.compile(rf"(\b(?:{_PROGRAMS})(?:[ \t]+(?:auth|registry|remote))?[ \t]+login)(?:[ \t]+{_WORD})+")
 _HEADER = re.compile(r"""(?i)((?<![\w-])[\w-]{0,80}?(?:authorization|api-key|cookie|-token|-auth|-secret|-password)"""
                      r"""["']?:[ \t]*)[^'"\n]+""")
+_SAID_OF = (r"(?:not?|an?|the|to|in|on|at|of|for|by|from|with|as|its?|this|that|what|your|my|our|one|wrong|right|"
+            r"correct|incorrect|invalid|valid|empty|missing|unknown|too|very|set|unset|kept|read|sent|put|lost|gone|there|here|only|never|"
+            r"always|also|still|now|already|then|short|long|weak|strong|secret|private|public|safe|ok|okay|fine|good|bad|"
+            r"same|different|new|old|null|none|true|false|case|per|text|optional|if|where|when|because|"
+            r"\w+(?:ed|ing|en|own|able|ible))\b")
+"""What people say of a password; another word after `the password is` is the password."""
 _AFTER = re.compile(rf"(?im)(\bbearer[ \t]+|(?<![\w-])-u[ \t]*(?=[^\s:]+:[^\s:])|--(?:proxy-)?user[ \t=]+(?=\S+:)"
                     rf"|\blogin[ \t]+\S+[ \t]+password[ \t]+"
                     rf"|<<<[ \t]*|\bsecret_access_key[ \t]+|^[ \t]*password[ \t]+(?!is\b|[:=])"
                     rf"|\bidentified[ \t]+by[ \t]+|\bpassword[ \t]+(?=['\"])"
                     rf"|\b(?:password|passwd|passphrase|passcode|pw|pin|token|secret)[ \t]+(?:is[ \t:]+|was[ \t]+)?"
                     rf"(?=\S{{0,99}}[0-9])(?=\S{{0,99}}[A-Za-z])(?=\S{{8}})"
+                    rf"|\b(?:password|passwd|passphrase|passcode|pw|pwd)[ \t]+(?:is|was)[ \t:]+(?!{_SAID_OF})"
+                    rf"(?=[\w'\"])"
+                    rf"|\bpin[ \t]+(?:is|was)[ \t:]+(?=[0-9]{{4}})"
+                    rf"|(?<!\S)/(?:p|pw|pass|password|pwd|rp):(?![\w.]+=)"
                     rf"|(?<![\w/])(?:password|passwd|passphrase):[ \t]+|(?<![\w-])-?pass(?:in|out)?[ \t=]+(?=pass:)"
                     rf"|\bapi[ _-]?key[ \t:]+(?=\S*[0-9])){_WORD}")
 _PIPED = re.compile(r"(\b(?:echo|printf)[ \t]+)[^\n|;&>]{1,400}+(?=\|[^\n;]{0,400}(?:\blogin\b|-stdin\b|-fd\b"
@@ -74,7 +84,8 @@ _PROGRAM_OPTIONS = (
     (r"redis-cli", r"-a[ \t]*"), (r"ldap\w+", r"-w[ \t]*"), (r"zip|unzip|sqlcmd|isql|bcp|ipmitool|mosquitto_\w+",
                                                               r"-P[ \t]*"),
     (r"ssh-keygen", r"-[NP][ \t]*"), (r"snmp\w+", r"-[AXc][ \t]*"), (r"rar|unrar", r"-h?p"),
-    (r"beeline|hive|useradd|usermod", r"-p[ \t]*"), (r"https?|xh", r"-a[ \t]*"),
+    (r"beeline|hive|useradd|usermod|impala[\w-]*|psexec\w*|trino|presto[\w-]*|clickhouse[\w-]*", r"-p[ \t]*"),
+    (r"schtasks|tasklist|taskkill|systeminfo|wmic", r"/(?:rp|p|password)[ \t:]+"), (r"https?|xh", r"-a[ \t]*"),
     (r"smbclient", r"//\S+[ \t]+(?!-)"), (r"curl", r"-b[ \t]*"),
     (r"smbclient|rpcclient", r"-U[ \t]*[^\s%]+%"), (r"lftp", r"-u[ \t]*[^\s,]+,"), (r"xfreerdp|freerdp", r"/p:"),
 )
@@ -125,7 +136,7 @@ def _redacted(text: str) -> str:
     for form in _FORMS:
         text = form.sub(HIDDEN, text)
     for before in (_HEADER, _AFTER, _PIPED, _LOGIN, _REST):
-        text = before.sub(lambda match: match[1] + ("" if match[1][-1] in " \t=(-u" else " ") + HIDDEN, text)
+        text = before.sub(lambda match: match[1] + ("" if match[1][-1] in " \t=(-u:" else " ") + HIDDEN, text)
     for command, option in _PROGRAM_WORDS:
         text = command.sub(partial(_hide_options, option), text)
     for named in _NAMED:

@@ -109,6 +109,8 @@ FORMS |= {line: line.replace("{}", MARK) for line in (
     "beeline -n me -p {}", "useradd -p {} me", "echo me:{} | chpasswd", "tailscale up --authkey {}",
     "ngrok config add-authtoken {}", "heroku auth:token {}", "flyctl auth login -t {}", "PHPSESSID={}",
     "SharedAccessSignature={}", "requirepass {}", "PASS {}", "X=1234567:AA{}0123456789abcdefghijABCDEFGHIJ01",
+    "the password is {}", "impala -p {}", "impala-shell -l -u me -p {}", "psexec -u me -p {} cmd", "tool /p:{}",
+    "cmdkey /add:h /user:me /pass:{}", "schtasks /create /u me /rp {}", "wmic /user:me /password:{} os",
     "run glrt-{}0123456789", "run gsk_{}0123456789", "run xapp-1-{}0123456789")}
 
 
@@ -137,6 +139,25 @@ def test_secrets_are_hidden_and_the_rest_is_left(form: str) -> None:
     "export PATH=/a/b1:/c/d2:$PATH", "NCCL_IB_HCA=mlx5_0,mlx5_1", "step_seconds: 0.27",
 ])
 def test_what_is_no_secret_stays(text: str) -> None:
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize(("text", "shown"), [
+    ("the password is hunter", "the password is ***"),
+    ("The passphrase was swordfish, so", "The passphrase was ***, so"),
+    ("my passwd is: hunter.", "my passwd is: ***"), ("his pin is 4711", "his pin is ***"),
+    ("rdesktop /u:me /p:hunter h", "rdesktop /u:me /p:*** h"), ("impala -p hunter -i h", "impala -p *** -i h"),
+    ("clickhouse-client -p hunter", "clickhouse-client -p ***")])
+def test_a_secret_without_digits_is_hidden_where_it_is_told_as_one(text: str, shown: str) -> None:
+    assert redact(text) == shown
+
+
+@pytest.mark.parametrize("text", [
+    "the password is not asked for", "the password is read from a file", "the passphrase was forgotten",
+    "a password is one secret of many", "the password is hidden", "the password is too short", "its password is known",
+    "a password is required", "the pin is soldered", "a page /p: see there", "msbuild /p:Configuration=Release",
+    "the password is the same as before", "where the password is missing"])
+def test_what_is_said_of_a_password_stays(text: str) -> None:
     assert redact(text) == text
 
 
