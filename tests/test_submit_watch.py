@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,13 +16,12 @@ from holmes_hpc.cluster.slurm.records import SlurmOutputError
 from holmes_hpc.runs import RunFolder, read_result, write_job, write_result
 from holmes_hpc.runs.shared import memory_file_system
 from holmes_hpc.submit import commands, lost, states
-from holmes_hpc.submit import watch as watching
 from holmes_hpc.submit.board import Board
 from holmes_hpc.submit.commands import SlurmCommandError
 from holmes_hpc.submit.ending import exit_status_of, failure
-from holmes_hpc.submit.follow import follow
 from holmes_hpc.submit.states import JobStatus, read_states, statuses
 from holmes_hpc.submit.watch import LIFELESS_SECONDS, LONGEST_WAIT_SECONDS, PATIENCE_SECONDS, SubmittedRun, Watch
+from tests.printing_programs import printing_programs
 
 QUEUE = """\
 JOBID|JOBID|STATE|PARTITION|NODELIST|REASON|NAME
@@ -68,21 +64,8 @@ def test_numbers_of_waiting_tasks() -> None:
 
 
 @pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, int], Path]:
-    """Make a program that prints a text and writes down its calls; returns the file of the calls."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-
-    def make(name: str, text: str, status: int = 0) -> Path:
-        (tmp_path / f"{name}.text").write_text(text)
-        calls = tmp_path / f"{name}.calls"
-        program = folder / name
-        program.write_text(f'#!/bin/sh\necho "$*" >> {calls}\ncat {tmp_path}/{name}.text\nexit {status}\n')
-        program.chmod(0o755)
-        return calls
-
-    return make
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    return printing_programs(tmp_path, monkeypatch)
 
 
 def test_a8_a9_one_call_for_all_jobs_and_whole_words(programs: Callable[..., Path]) -> None:
@@ -314,29 +297,6 @@ def test_without_slurm_the_table_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     assert "Slurm does not tell of the jobs: squeue: not found here" in capsys.readouterr().err
 
 
-LISTING = """\
-#!/bin/sh
-case "$*" in
-*%o*) printf '%s\\n' "$(cat {folder}/scripts)";;
-*) echo 'JOBID|JOBID|STATE|PARTITION|NODELIST|REASON|NAME'; echo '16|16|RUNNING|ib|ib-1|None|other';;
-esac
-"""
-
-
-@pytest.fixture
-def sixteen(tmp_path: Path, programs: Callable[..., Path]) -> RunFolder:
-    """A run that was submitted as job 16, in a queue whose job 16 has the script in the file `scripts`."""
-    folder = RunFolder.create(tmp_path / "runs", "mixed")
-    write_job(folder, job_id="16", emulated=False)
-    folder.write_text(folder.config_path, "train: {steps: 20}\n")
-    (folder.path / "submission").mkdir()
-    programs("sacct", "")
-    programs("scancel", "")
-    programs("squeue", "")
-    (tmp_path / "bin" / "squeue").write_text(LISTING.format(folder=tmp_path))
-    return folder
-
-
 @pytest.mark.parametrize(("reason", "said"), [
     ("PartitionTimeLimit", "lower cluster.partitions.<label>.time_limit"), ("PartitionDown", "once the site opens"),
     ("QOSMaxWallDurationPerJobLimit", "a limit of its account or QOS (QOSMaxWallDurationPerJobLimit) allows a job"),
@@ -347,74 +307,6 @@ def test_a_job_that_waits_for_what_no_other_job_makes_free_is_said_to_need_a_cha
     obstacle = JobStatus("PENDING", reason).obstacle
     assert obstacle is None if said is None else said in (obstacle or "")
     assert JobStatus("RUNNING", reason).obstacle is None
-
-
-@pytest.mark.parametrize("script", ["/home/me/train.sh", "(null)", "hostname",
-                                    "/x/runs/mixed/20260101-000000-abcd/submission/submission_file_1.sh"])
-def test_another_job_with_the_number_of_a_lost_one_is_not_shown_or_cancelled(
-        tmp_path: Path, sixteen: RunFolder, script: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "scripts").write_text(f"16|{script}\n")
-    assert cli.run(["jobs", str(sixteen.path)]) == 0
-    told = capsys.readouterr().out
-    assert "running" not in told and "Slurm lost its job, and gave the number 16 to another one" in told
-    assert cli.run(["cancel", str(sixteen.path)]) == 0
-    assert capsys.readouterr().out == "cancelled 0 of 1 runs; the others are over\n"
-
-
-def test_a_job_that_takes_the_number_of_one_that_is_followed_is_not_followed(
-        tmp_path: Path, sixteen: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "PATIENCE_SECONDS", 1.0)
-    told = []
-    (tmp_path / "scripts").write_text(f"16|{sixteen.path}/submission/submission_file_1.sh\n")
-
-    def on_state(words: str) -> None:
-        told.append(words)
-        (tmp_path / "scripts").write_text("16|/home/me/train.sh\n")
-        squeue = tmp_path / "bin" / "squeue"
-        squeue.write_text(squeue.read_text().replace("RUNNING", "PENDING"))
-
-    ended = follow(SubmittedRun("16", sixteen), lambda row: None, on_state)
-    assert told == ["RUNNING", "Slurm lost it, and gave the number 16 to another job, which is none of this run's"]
-    assert exit_status_of(ended) == 1 and "Slurm does not know job 16 any more, and it never began" in failure(ended)
-
-
-def test_that_a_running_job_is_held_is_no_news(sixteen: RunFolder, tmp_path: Path) -> None:
-    told: list[str] = []
-
-    def on_state(words: str) -> None:
-        told.append(words)
-        squeue = tmp_path / "bin" / "squeue"
-        if len(told) == 1:  # as by `scontrol hold` of a job that runs
-            squeue.write_text(squeue.read_text().replace("|None|", "|JobHeldUser|"))
-
-    def on_row(row: dict[str, Any]) -> None:
-        write_result(sixteen, "completed", error=None, emulated=False)
-
-    threading.Timer(3.0, lambda: sixteen.append_metrics({"step": 1})).start()
-    follow(SubmittedRun("16", sixteen), on_row, on_state)
-    assert told == ["RUNNING"]
-
-
-@pytest.mark.parametrize("script", ["{run}/submission/.submission_file_1.sh", "",
-                                    "/elsewhere/{name}/submission/submission_file_1.sh --an-argument"])
-def test_a_runs_own_job_is_shown_and_cancelled_also_by_another_path(
-        tmp_path: Path, sixteen: RunFolder, script: str, capsys: pytest.CaptureFixture[str]) -> None:
-    named = script.format(run=sixteen.path, name=f"{sixteen.name}/{sixteen.id}")
-    (tmp_path / "scripts").write_text(f"A banner of the site\n16|{named}\n")
-    assert cli.run(["jobs", str(sixteen.path)]) == 0
-    assert "running" in capsys.readouterr().out
-    (tmp_path / "link").symlink_to(tmp_path / "runs")
-    assert cli.run(["cancel", str(tmp_path / "link" / sixteen.name / sixteen.id)]) == 0
-    assert capsys.readouterr().out == "cancelled 1 of 1 runs (jobs 16)\n"
-
-
-def test_a_run_inside_of_somebodys_own_batch_script_has_that_ones_number(
-        tmp_path: Path, sixteen: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    (sixteen.path / "submission").rmdir()
-    for script in ("/home/me/train.sh", "(null)", "bash"):
-        (tmp_path / "scripts").write_text(f"16|{script}\n")
-        assert cli.run(["jobs", str(sixteen.path)]) == 0
-        assert "running" in capsys.readouterr().out
 
 
 def test_a_failed_script_shows_the_end_of_its_log(tmp_path: Path) -> None:
