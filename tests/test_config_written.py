@@ -201,6 +201,17 @@ def test_a_variable_of_a_shell_is_one_message_with_the_ways_to_write_it(override
         assert way in message
 
 
+@pytest.mark.parametrize("override", ["launch.container_args=['${']", "launch.setup=[export A=${HOME}/x]"])
+def test_causes_that_lead_back_to_their_error_end(override: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OmegaConf names causes so under OC_CAUSE=1, as under any debugger: it took all memory, without an end."""
+    with pytest.raises(ConfigurationError) as plain:
+        compose([*MIXED, override])
+    monkeypatch.setenv("OC_CAUSE", "1")
+    with pytest.raises(ConfigurationError) as refused:
+        compose([*MIXED, override])
+    assert str(refused.value) == str(plain.value)
+
+
 def test_the_ways_that_the_message_names_work(monkeypatch: pytest.MonkeyPatch, site: Path) -> None:
     monkeypatch.setenv("PLACE", "here")
     written = ["echo \\${HOME} $HOME ${oc.env:PLACE} ${run.folder}"]

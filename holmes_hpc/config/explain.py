@@ -67,9 +67,12 @@ def explain(error: Exception, overrides: Sequence[str]) -> ConfigurationError:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error and its causes, the innermost first."""
-    errors = []
-    while error is not None:
+    """Yield the error and its causes, the innermost first.
+
+    Under a debugger, or where OC_CAUSE=1 is set, causes of OmegaConf's lead back to the error itself.
+    """
+    errors: list[BaseException] = []
+    while error is not None and not any(error is each for each in errors):
         errors.append(error)
         error = error.__cause__ or error.__context__
     yield from reversed(errors)
