@@ -137,11 +137,13 @@ def test_data_files_are_safetensors(tmp_path):
 
 
 def test_nothing_in_a_checkpoint_is_a_pickle(tmp_path):
-    for file in save(tmp_path, 3).iterdir():
+    files = {file.name: file for file in save(tmp_path, 3).iterdir()}
+    assert files.keys() == {INDEX_NAME, "plan.json", "rank-0000.safetensors", "rank-0001.safetensors"}
+    for file in files.values():
         with pytest.raises(ValueError, match=r"."):
             list(pickletools.genops(file.read_bytes()))
     package = Path(__file__).parent.parent / "holmes_hpc"
-    for source in [*package.glob("checkpoint/*.py"), *package.glob("engine/*.py")]:
+    for source in package.rglob("*.py"):
         words = source.read_text()
         assert "import pickle" not in words, source
         assert "torch.load(" not in words, source

@@ -136,7 +136,8 @@ def test_a_slow_link_is_told_where_it_limits_the_simulated_step(strategy, gbps, 
                           f"cluster.partitions.roce.ethernet_gbps={gbps}", f"train.global_batch_size={batch}")
     limits, note = explain(config, chosen).limits, slow_link_note(chosen)
     assert bool(note) == (limits.limited_by == limits.links[0][0]), (limits.limited_by, note)
-    assert bool(note) == (gbps < 1) or strategy == "megatron"
+    if strategy == "holmes":
+        assert bool(note) == (gbps < 1)
     if note:
         assert "only compression or local steps" in note and "neither is built" in note
         assert f"{limits.links[0][0]}, is busy for {100 * limits.links[0][1]:.0f} %" in note
@@ -240,9 +241,10 @@ def test_each_change_can_be_typed_as_it_is_printed(overrides):
 def test_a_change_of_the_network_gives_what_it_says():
     for overrides in ([*TWO_STAGES, *SLOW], [*TWO_STAGES, "cluster.partitions.ib.nic=eth1"]):
         config, chosen = made(*overrides)
-        for change in explain(config, chosen).changes:
-            if not any(key.startswith("cluster.") for key in typed(change)):
-                continue
+        of_the_network = [change for change in explain(config, chosen).changes
+                          if any(key.startswith("cluster.") for key in typed(change))]
+        assert of_the_network
+        for change in of_the_network:
             task, layout = restore(compose(typed_instead(overrides, change)), chosen)
             faster = predict(task, layout, chosen.schedule)
             assert faster.tokens_per_second / chosen.predicted.tokens_per_second - 1 == pytest.approx(change.gain)

@@ -25,10 +25,8 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("verb", cli.VERBS)
 def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    if verb == "throughput":
-        pytest.importorskip("analysis.throughput")
     assert cli.run([verb, "--help"]) == 0
-    assert f"holmes {verb}" in capsys.readouterr().out or verb == "throughput"
+    assert {"throughput": "python -m analysis.throughput"}.get(verb, f"holmes {verb}") in capsys.readouterr().out
 
 
 def test_an_unknown_verb(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,8 +122,6 @@ LIGHT = {
 
 @pytest.mark.parametrize("command", LIGHT)
 def test_commands_that_need_no_torch_load_none(command: str, tmp_path: Path) -> None:
-    if command == "plan":
-        pytest.importorskip("holmes_hpc.planner")
     program = LIGHT[command] + "\nimport sys; sys.exit(f'loaded {m}' if (m := 'torch') in sys.modules else 0)"
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60,
                           env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
@@ -135,7 +131,6 @@ def test_commands_that_need_no_torch_load_none(command: str, tmp_path: Path) -> 
 
 def test_plan_prints_json_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                 capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("holmes_hpc.planner")
     from holmes_hpc.values import Plan
 
     monkeypatch.chdir(tmp_path)
@@ -143,7 +138,8 @@ def test_plan_prints_json_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert Plan.from_json(capsys.readouterr().out).world_size == 8
     assert plan.main(["+cluster=mixed"]) == 0
     out, err = capsys.readouterr()
-    assert "ib" in out and "roce" in out and not err
+    assert "ib" in out and "roce" in out
+    assert all(line.startswith("planning: ") for line in err.splitlines()), "on a busy machine it says how far it is"
     assert not list(tmp_path.iterdir())
 
 

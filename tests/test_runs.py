@@ -126,10 +126,13 @@ def test_a_reader_never_sees_half_a_file(tmp_path):
         for value in range(200):
             write_json_atomic(path, [value] * 5000)
         os._exit(0)
-    while os.waitpid(pid, os.WNOHANG)[0] == 0:
+    looks = 0
+    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
         values = json.loads(path.read_text())
         assert len(values) == 5000
         assert len(set(values)) == 1
+        looks += 1
+    assert looks > 0 and os.waitstatus_to_exitcode(ended[1]) == 0
 
 
 def test_metrics_survive_a_torn_line(tmp_path):

@@ -112,8 +112,7 @@ def test_a_file_of_nodes_that_lists_none_is_named_with_status_2(
     for text in ("CgroupPlugin=cgroup/v1\n", "", "NODELIST|PARTITION\nn[1-|p\n", "{", "NodeName=n[3-1]\n"):
         (tmp_path / "nodes").write_text(text)
         assert cli.run(["site", "ours", "--nodes", str(tmp_path / "nodes"), "--output", "-"]) == 2, text
-        told = capsys.readouterr().err
-        assert str(tmp_path / "nodes") in told or "in the file of --nodes" in told
+        assert f"holmes site: {tmp_path / 'nodes'}: " in capsys.readouterr().err
 
 
 def test_a_slurm_conf_that_is_none_holds_nobody(fake: Fake, tmp_path: Path) -> None:
