@@ -42,7 +42,7 @@ ROUND_STEPS = [1, 2, 5, 10]
 
 MACHINES = {
     "emulated": "emulated cluster",
-    "wind tunnel": "wind tunnel (emulated)",
+    "wind tunnel": "wind tunnel (emulated, timed)",
     "local": "local processes, NICs not emulated",
     "real": "real hardware",
 }

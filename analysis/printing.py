@@ -196,7 +196,7 @@ def machine_note(rows: list[Row]) -> str | None:
     """Return what has to be known of the machines that measured, and of other programs on them."""
     notes = {
         "emulated": "emulated: NICs of an emulated cluster and the CPU of this machine, not the cluster's",
-        "wind tunnel": "wind tunnel: emulated NICs, timed waits in place of GPUs",
+        "wind tunnel": "wind tunnel (emulated, timed): emulated NICs, timed waits in place of GPUs",
         "local": "local: processes of one machine, NICs not emulated",
     }
     present = dict.fromkeys(row["machine"] for row in rows)

@@ -95,6 +95,7 @@ def _state(seen: RanksSeen) -> str:
     words = [f"{folder.name}/{folder.id}", str((ended or {}).get("status") or "not ended"),
              f"step {row.get('step', 0)}" + (f" of {steps}" if steps else "")]
     speed, loss = (number(row.get(name)) for name in ("tokens_per_second", "loss"))
+    words += ["emulated, timed"] if row.get("timed") else []
     words += [] if speed is None else [f"{speed:,.0f} tokens/s"]
     words += [] if loss is None else [f"loss {loss:.3f}"]
     return "  ".join(words)

@@ -22,6 +22,7 @@ from holmes_hpc.planner import plan
 from holmes_hpc.runs import RunFolder, read_metrics
 from holmes_hpc.values import Plan
 from holmes_hpc.values.backend_kinds import GLOO
+from holmes_hpc.values.timed import TimedPrices
 from holmes_hpc.values.trackers import OpenTracker, TrackedRun
 from tests.forked import ForkedRank, run_ranks
 
@@ -51,10 +52,12 @@ class World:
 
 def train_world(path: Path, overrides: list[str], look: Look | None = None, made: Plan | None = None,
                 before: Look | None = None, check: bool = True,
-                trackers: Mapping[str, OpenTracker] | None = None, backend: str = GLOO.name) -> World:
+                trackers: Mapping[str, OpenTracker] | None = None, backend: str = GLOO.name,
+                timed: TimedPrices | None = None) -> World:
     """Train a tiny model on forked ranks; `before` and `look` see every rank's trainer before and after.
 
-    `trackers` are opened on rank 0; what is said of them is in the file SAID of the run's folder.
+    `trackers` are opened on rank 0; what is said of them is in the file SAID of the run's folder. With `timed` ranks
+    only wait, and get no data.
     """
     published = any(each.startswith("model.from_pretrained=") for each in overrides)
     tiny = [each for each in TINY if not (published and each.startswith("model."))]
@@ -62,22 +65,24 @@ def train_world(path: Path, overrides: list[str], look: Look | None = None, made
     made = made or plan(config, mode="local")
     import_late_modules(made)
     folder = RunFolder.create(path, "world")
-    dataset = open_dataset(config.data, Architecture.from_config(config.model))  # once, before the ranks are forked
+    dataset = None
+    if timed is None:
+        dataset = open_dataset(config.data, Architecture.from_config(config.model))  # once, before the ranks are forked
     results = run_ranks(made.world_size, _train, config, made, dataset, folder, look, before, trackers or {},
-                        backend, timeout_seconds=120, check=check)
+                        backend, timed, timeout_seconds=120, check=check)
     return World(made, read_metrics(folder), folder, results)
 
 
-def _train(given: ForkedRank, config: Any, made: Plan, dataset: Dataset, folder: RunFolder, look: Look | None,
-           before: Look | None, opens: Mapping[str, OpenTracker], backend: str) -> Any:
+def _train(given: ForkedRank, config: Any, made: Plan, dataset: Dataset | None, folder: RunFolder, look: Look | None,
+           before: Look | None, opens: Mapping[str, OpenTracker], backend: str, timed: TimedPrices | None) -> Any:
     architecture = Architecture.from_config(config.model)
     communicator = connect(given.store, given.rank, made.world_size, made, NodeNetworks.local(), backend,
                            start_timeout=60, train_timeout=60)
     run = TrackedRun("world", folder.path, {}, made)
     with Trackers(opens if given.rank == 0 else {}, run, partial(_say, folder)) as trackers:
         job = Job(made, given.rank, architecture, dataset, communicator, folder,
-                  StepMetrics(made, architecture, 1.0, True), Usage(None, None), config.train, config.optimizer,
-                  trackers=(trackers,), pretrained=config.model.from_pretrained)
+                  StepMetrics(made, architecture, 1.0, True, timed), Usage(None, None), config.train, config.optimizer,
+                  trackers=(trackers,), pretrained=config.model.from_pretrained, timed=timed)
         trainer = Trainer(job)
         if before is not None:
             before(trainer)

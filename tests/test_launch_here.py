@@ -168,10 +168,18 @@ def test_what_emulate_says_and_no_run_does_is_refused_or_said() -> None:
     def cluster(*words: str) -> ClusterDescription:
         return read_cluster(compose(["+cluster=mixed", *words]).cluster)
 
-    check_played(cluster())
-    with pytest.raises(ConfigurationError, match="for train set cluster.emulate.compute=real"):
-        check_played(cluster("cluster.emulate.compute=timed"))
+    timed, links = "cluster.emulate.compute=timed", "cluster.links=[{between: [ib, roce], shared_gbps: 10}]"
+    for real in (cluster(), cluster(links)):
+        check_played(real, "local")
+    check_played(cluster(timed), "emulated")
+    with pytest.raises(ConfigurationError, match="set launch.mode=emulated, or cluster.emulate.compute=real"):
+        check_played(cluster(timed), "local")
+    with pytest.raises(ConfigurationError, match=r"between fabrics \(ib and roce\).*leave cluster.links out"):
+        check_played(cluster(timed, links), "emulated")
     assert not list(scale_warnings(cluster()))
+    said, = scale_warnings(cluster(timed, "cluster.emulate.scale=10"))
+    assert "ethernet, ib, roce play no part" in said
+    assert "divided by cluster.emulate.scale=10" in said
     said, = scale_warnings(cluster("cluster.emulate.scale=10", "~cluster.emulate.rates.ib"))
     assert "does not change the rates of ethernet, roce:" in said
     removed = said.partition("(")[2].partition(")")[0].split()

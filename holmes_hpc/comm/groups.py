@@ -98,6 +98,10 @@ class Communicator:
             return group
         return self._reverse.get(group, group)
 
+    def network(self, group: ProcessGroup) -> str:
+        """Return the network that a group is on."""
+        return self.plan.groups[self._index[group]].network
+
     def describe(self, group: ProcessGroup) -> str:
         """Return the group in words: kind, ranks with their nodes, network, interface."""
         return self.describe_index(self._index[group])

@@ -147,6 +147,11 @@ class Lane:
         if self._progress is not None:
             self._progress.watch(self)
 
+    @property
+    def pending(self) -> bool:
+        """Whether something is under way."""
+        return bool(self._pending)
+
     def add(self, collective: Collective) -> None:
         """Begin a collective. One without steps is done at once."""
         self._added += 1

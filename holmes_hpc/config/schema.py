@@ -101,9 +101,12 @@ class Emulate:
     """How the cluster is emulated on one machine."""
 
     rates: dict[str, float] = setting({}, "10^9 bit/s of each network family, such as {ib: 2, ethernet: 0.2}", **GBPS)
-    compute: str = setting("real", "what stands for the GPU: this CPU, or (for plan alone) its own time",
+    compute: str = setting("real", "what stands for the GPU: this CPU, or waits of the GPU's own time (wind tunnel)",
                            valid=("real", "timed"))
-    scale: float = setting(1.0, "described rates are divided by this, where rates gives none", minimum=1, maximum=1e9)
+    scale: float = setting(1.0, "described rates are divided by this, where rates gives none, and with timed compute "
+                                "bytes too", minimum=1, maximum=1e9)
+    dilation: float | None = setting(None, "timed compute: how many times slower than the cluster all goes; default: "
+                                           "what this machine's cores keep up with", minimum=1, maximum=1e6)
     disturbances: list[Disturbance] = setting([], "what disturbs links and ranks, and in which steps")
     plan_for_step: int | None = setting(None, "plan for the cluster as disturbed in this step; default: undisturbed",
                                         minimum=1, maximum=MOST_STEPS)

@@ -78,9 +78,9 @@ class DisturbedLinks:
         changed = {key: factor for key, factor in wanted.items() if factor != self._rates[key]}
         for key, factor in changed.items():
             link = self._links[key]
-            run_tc([shaping_line(link.interface.name, factor * link.interface.bandwidth_gbps)], self._inside(link))
+            run_tc([shaping_line(link.interface.name, link.interface, factor)], self._inside(link))
         if changed:
-            run_tc(shaping_line(self._links[key].end, factor * self._links[key].interface.bandwidth_gbps)
+            run_tc(shaping_line(self._links[key].end, self._links[key].interface, factor)
                    for key, factor in changed.items())
         self._rates = wanted
 

@@ -16,17 +16,26 @@ from typing import TYPE_CHECKING
 
 from holmes_hpc.cluster.nics import DEFAULT_INTERFACES, ETHERNET, NICS
 from holmes_hpc.emulation import system_calls
+from holmes_hpc.emulation.counters import HEADERS_BYTES
 from holmes_hpc.emulation.namespaces import run_program
 from holmes_hpc.errors import RunFailedError
 from holmes_hpc.values.disturbances import ON_LINKS, Disturbance
 
 if TYPE_CHECKING:
     from holmes_hpc.cluster.cluster import ClusterDescription, Node
+    from holmes_hpc.values.timed import TimedPrices
 
 ETHERNET_MTU = 1500
 FABRIC_MTU = 9000
 
 _ETHERNET_BRIDGE = "bridge-eth"
+
+_FRAME_BYTES = 14
+"""Of Ethernet, around a packet of the link's size."""
+_FAIR_TCP = {"tcp_limit_output_bytes": 4096, "tcp_congestion_control": "reno", "tcp_slow_start_after_idle": 0}
+"""Nothing is lost here, so that reno sends as fast as the queue empties; bbr, which may be the system's, would try out
+rates of its own."""
+_FAIR_BURST_SECONDS = 0.0005
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,8 @@ class EmulatedInterface:
     bandwidth_gbps: float
     bridge: str
     mtu: int
+    fair: bool = False
+    """whether flows share it packet by packet, as in a wind tunnel"""
 
 
 @dataclass(frozen=True)
@@ -77,23 +88,26 @@ class EmulatedNetwork:
         raise KeyError(slot_or_name)
 
 
-def emulated_network(cluster: ClusterDescription) -> EmulatedNetwork:
+def emulated_network(cluster: ClusterDescription, timed: TimedPrices | None = None) -> EmulatedNetwork:
     """Lay out the emulated network of a cluster.
 
     Rates come from `cluster.rates` by family (10^9 bit/s). A family that has none gets the described rate
-    divided by `cluster.scale`, and without a scale one that a small machine can hold.
+    divided by `cluster.scale`, and without a scale one that a small machine can hold. In a wind tunnel (`timed`) links
+    carry, behind TCP's headers, what the cost model says of the NICs, divided by scale and dilation.
     """
     bridges = {fabric: f"bridge-f{index}" for index, fabric in enumerate(_fabrics(cluster))}
     names = _unique_names([node.slot for node in cluster.nodes])
     nodes = []
     for index, (node, name) in enumerate(zip(cluster.nodes, names, strict=True)):
         interfaces = [EmulatedInterface(DEFAULT_INTERFACES[ETHERNET], ETHERNET, _address(0, index),
-                                        _rate(cluster, node, ETHERNET), _ETHERNET_BRIDGE, ETHERNET_MTU)]
+                                        _rate(cluster, timed, node, ETHERNET), _ETHERNET_BRIDGE, ETHERNET_MTU,
+                                        fair=timed is not None)]
         if node.fabric in bridges:
             subnet = 1 + list(bridges).index(node.fabric)
             interfaces.append(EmulatedInterface(
                 DEFAULT_INTERFACES[node.network], node.network, _address(subnet, index),
-                _rate(cluster, node, node.network), bridges[node.fabric], FABRIC_MTU))
+                _rate(cluster, timed, node, node.network), bridges[node.fabric], FABRIC_MTU,
+                fair=timed is not None))
         nodes.append(EmulatedNode(node.slot, name, tuple(interfaces)))
     slots = {node.slot for node in nodes}
     return EmulatedNetwork(tuple(nodes), tuple(_among(slots, each) for each in cluster.disturbances
@@ -122,7 +136,15 @@ def _address(subnet: int, index: int) -> str:
     return f"10.{subnet}.{(index + 1) // 256}.{(index + 1) % 256}"
 
 
-def _rate(cluster: ClusterDescription, node: Node, family: str) -> float:
+def contents_share(mtu: int) -> float:
+    """Return which share of what a link carries are contents, and not headers of Ethernet, IPv4 and TCP."""
+    return (mtu + _FRAME_BYTES - HEADERS_BYTES) / (mtu + _FRAME_BYTES)
+
+
+def _rate(cluster: ClusterDescription, timed: TimedPrices | None, node: Node, family: str) -> float:
+    if timed is not None:
+        mtu = ETHERNET_MTU if family == ETHERNET else FABRIC_MTU
+        return timed.goodput_gbps(node.slot, family) / contents_share(mtu)
     if family in cluster.rates or cluster.scale <= 1:
         return cluster.emulated_gbps(node, family)
     described_gbps = node.ethernet_gbps if family == ETHERNET else NICS[node.nic].bandwidth_gbps * node.nics
@@ -146,7 +168,7 @@ def create(network: EmulatedNetwork) -> dict[str, int]:
                 for index, node in enumerate(network.nodes) for interface in node.interfaces]
         run_ip(f"link set dev {end} mtu {interface.mtu} addrgenmode none master {interface.bridge} up"
             for interface, end in ends)
-        run_tc(shaping_line(end, interface.bandwidth_gbps) for interface, end in ends)
+        run_tc(shaping_line(end, interface) for interface, end in ends)
     except OSError as error:
         raise RunFailedError(f"the emulated network could not be built: {error}; choose launch.mode=local to "
                              f"run without emulated NICs, or another machine") from error
@@ -172,8 +194,12 @@ def _build_node(node: EmulatedNode, index: int, descriptor: int) -> None:
                   f"peer name {switch_end(interface, index)} netns {os.getpid()}",
                   f"address add {interface.address}/16 dev {interface.name}",
                   f"link set dev {interface.name} addrgenmode none up"]
+        if interface.fair:
+            lines.append(f"link set dev {interface.name} gso_max_segs 1")
     run_ip(lines, enter)
-    run_tc((shaping_line(interface.name, interface.bandwidth_gbps) for interface in node.interfaces), enter)
+    run_tc((shaping_line(interface.name, interface) for interface in node.interfaces), enter)
+    if any(interface.fair for interface in node.interfaces):
+        _share_fairly(enter)
 
 
 def switch_end(interface: EmulatedInterface, index: int) -> str:
@@ -181,14 +207,28 @@ def switch_end(interface: EmulatedInterface, index: int) -> str:
     return f"{interface.name}-{index}"
 
 
-def shaping_line(interface: str, bandwidth_gbps: float) -> str:
-    """Return the command of `tc` that holds an end of a link at a rate, from now on."""
+def _share_fairly(enter: Callable[[], None]) -> None:
+    """Let each connection of a node have no more than about two packets in a link's queue.
+
+    First come, first served is fair then, whatever the size of messages: packets of all connections that have something
+    to send stand there alternately (TCP small queues; this kernel may have none of the queues fq, sfq and drr).
+    """
+    for name, value in _FAIR_TCP.items():
+        run_program("tee", [f"/proc/sys/net/ipv4/{name}"], f"{value}\n", enter)
+
+
+def shaping_line(name: str, interface: EmulatedInterface, factor: float = 1.0) -> str:
+    """Return the command of `tc` that holds an end of an interface's link at so many times its rate, from now on."""
+    bandwidth_gbps = factor * interface.bandwidth_gbps
     bits_per_second = max(1, round(bandwidth_gbps * 1e9))
     burst = burst_bytes(bandwidth_gbps)
+    if interface.fair:
+        # What the bucket holds passes at once: of scaled messages no more than two packets may.
+        burst = max(2 * (interface.mtu + _FRAME_BYTES), round(bandwidth_gbps * 1e9 / 8 * _FAIR_BURST_SECONDS))
     # A queue of 200 ms and at least 1 MB loses nothing when many send to one, as fabrics with flow control
     # do.
     limit = burst + max(bits_per_second // 40, 1_000_000)
-    return f"qdisc replace dev {interface} root tbf rate {bits_per_second}bit burst {burst} limit {limit}"
+    return f"qdisc replace dev {name} root tbf rate {bits_per_second}bit burst {burst} limit {limit}"
 
 
 def burst_bytes(bandwidth_gbps: float) -> int:

@@ -65,6 +65,10 @@ class TrainingBatches:
                 batches[p, m] = MicroBatch.of(own[m * size:(m + 1) * size], total, self._device)
         return batches
 
+    def row(self) -> dict[str, int]:
+        """Return what the metrics say of the step loaded last: how many targets count, where not all do."""
+        return {} if self._dataset.counts_all else {"counted_tokens": self.counted}
+
 
 def validation_batches(plan: Plan, dataset: Dataset, num_samples: int,
                        device: torch.device) -> dict[tuple[int, int], MicroBatch]:

@@ -84,16 +84,22 @@ class FlatReduction:
         step = _ALIGNMENT * route.shards
         size = max(1, round(bucket_mib * 2**20 / 4 / step)) * step
         total = -(-length // step) * step
-        device = model.parameters[self.segments[0].piece.name].device if self.segments else torch.device("cpu")
-        self.gradients = torch.zeros(total, dtype=torch.float32, device=device)
-        initial = torch.zeros(total, dtype=torch.float32, device=device)
-        for segment in self.segments:
-            segment.of(initial).copy_(segment.piece.of(model.parameters[segment.piece.name].detach()))
-        self.values = initial if dtype == torch.float32 else initial.to(dtype)
-        for segment in self.segments:
-            _adopt(segment, model.parameters[segment.piece.name], self.values, self.gradients)
+        self.gradients, self.values, initial = self._filled(total, model.parameters, dtype)
         self.buckets = tuple(self._bucket(number, begin, end, initial)
                              for number, (begin, end) in enumerate(pairwise(bucket_cuts(total, size, step))))
+
+    def _filled(self, total: int, parameters: Mapping[str, nn.Parameter], dtype: torch.dtype
+                ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return buffers of gradients and values, which the parameters become views of, and float32 values."""
+        device = parameters[self.segments[0].piece.name].device if self.segments else torch.device("cpu")
+        gradients = torch.zeros(total, dtype=torch.float32, device=device)
+        initial = torch.zeros(total, dtype=torch.float32, device=device)
+        for segment in self.segments:
+            segment.of(initial).copy_(segment.piece.of(parameters[segment.piece.name].detach()))
+        values = initial if dtype == torch.float32 else initial.to(dtype)
+        for segment in self.segments:
+            _adopt(segment, parameters[segment.piece.name], values, gradients)
+        return gradients, values, initial
 
     def copy_out(self, segment: Segment, parameters: Mapping[str, nn.Parameter]) -> None:
         """Write a gathered segment into its parameter, where that is no view of the buffer."""

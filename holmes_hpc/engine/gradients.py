@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -17,12 +16,19 @@ from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.engine.origin import OwnNumbers
 from holmes_hpc.engine.pace import Pace
 from holmes_hpc.engine.timeline import Timeline
-from holmes_hpc.values import Action, ActionKind, Plan
+from holmes_hpc.values import Action, ActionKind, Plan, Reduction
 from holmes_hpc.values.schedule import BACKWARDS
 
 NORM_GUARD = 1e-6
 """Added to the norm before dividing by it, so that gradients of zero stay zero."""
 
+MakeFlat = Callable[[int, Reduction, LocalModel, Communicator, Scratch, float, torch.dtype], FlatReduction]
+
+
+def flat_on(index: int, reduction: Reduction, model: LocalModel, communicator: Communicator, scratch: Scratch,
+            bucket_mib: float, dtype: torch.dtype) -> FlatReduction:
+    """Return the buffers of a reduction, to be exchanged as its levels say."""
+    return FlatReduction(index, reduction, model, Route(reduction, communicator, scratch), bucket_mib, dtype)
 
 
 class Gradients:
@@ -37,15 +43,15 @@ class Gradients:
     """
 
     def __init__(self, plan: Plan, rank: int, model: LocalModel, communicator: Communicator,
-                 actions: Sequence[Action], dtype: torch.dtype = torch.float32, pace: Pace | None = None) -> None:
+                 actions: Sequence[Action], dtype: torch.dtype = torch.float32, pace: Pace | None = None,
+                 make_flat: MakeFlat = flat_on) -> None:
         self._pace = pace or Pace()
         self._model, self._communicator, self._dtype = model, communicator, dtype
         self._overlap = plan.synchronization.overlap_grad_reduce
         self.scratch = Scratch(communicator.device, communicator.streams)
         self.own = OwnNumbers(communicator.device)
         self.flats = [
-            FlatReduction(index, reduction, model,
-                          Route(reduction, communicator, self.scratch), plan.synchronization.bucket_mib, dtype)
+            make_flat(index, reduction, model, communicator, self.scratch, plan.synchronization.bucket_mib, dtype)
             for index, reduction in enumerate(plan.reductions)
             if rank in reduction.owners and model.pieces(reduction)
         ]
@@ -65,8 +71,6 @@ class Gradients:
         self._sums: dict[tuple[int, int], Collective] = {}
         self._timeline = Timeline()
         self._lane = Lane(communicator.streams, communicator.progress, early=not self._shares_groups())
-        for name, parameter in model.parameters.items():
-            parameter.register_post_accumulate_grad_hook(functools.partial(self._arrived, name))
 
     def start(self, timeline: Timeline) -> None:
         """Begin a step: gradients are zero, and nothing is ready."""
@@ -88,6 +92,16 @@ class Gradients:
             self._complete(name)
         self._closing = set()
         self._lane.poll()
+
+    @property
+    def closing(self) -> bool:
+        """Whether the backward under way is the last one of some parameters that have not got their gradient yet."""
+        return bool(self._closing)
+
+    @property
+    def pending(self) -> bool:
+        """Whether sums are under way."""
+        return self._lane.pending
 
     def poll(self) -> None:
         """Let sums under way go on."""
@@ -118,7 +132,7 @@ class Gradients:
             for bucket in self._order:
                 bucket.shard_gradient.mul_(factor)
 
-    def _arrived(self, name: str, parameter: nn.Parameter) -> None:
+    def arrived(self, name: str, parameter: nn.Parameter) -> None:
         """Take a gradient that a backward has just finished, on a slow rank when that would have finished it."""
         self._pace.breathe()
         views = self._dtype == torch.float32
@@ -127,10 +141,14 @@ class Gradients:
                 segment.of(flat.gradients).add_(segment.piece.of(parameter.grad))
         if not (views and self._places[name][0][1].whole):
             parameter.grad = None
+        self.complete(name)
+        self._lane.poll()
+
+    def complete(self, name: str) -> None:
+        """Note that a parameter has its gradient of the backward under way, which may be its last one of the step."""
         if name in self._closing:
             self._closing.remove(name)
             self._complete(name)
-        self._lane.poll()
 
     def _complete(self, name: str) -> None:
         scale = self._model.gradient_scale(name)

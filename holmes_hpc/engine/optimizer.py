@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -55,6 +55,20 @@ class Run:
     values: Tensor
     gradient: Tensor
     moments: dict[str, Tensor]
+
+
+class Optimizer(Protocol):
+    """Updates a rank's shards; `moments` are the names of what it keeps of each of its `runs`."""
+
+    moments: tuple[str, ...]
+    runs: list[Run]
+    steps: int
+
+    def step(self, rate: float) -> None:
+        """Update the shards with a learning rate."""
+
+    def round(self) -> None:
+        """Write what was updated into parameters of lower precision."""
 
 
 class ShardOptimizer:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+import time
+from collections.abc import Sequence
 
 from torch import nn
 
@@ -14,7 +15,7 @@ from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.values import Action, ActionKind, Plan
 
-_TIED_TABLE = "embedding.token.weight"
+TIED_TABLE = "embedding.token.weight"
 
 
 class Gatherer:
@@ -24,10 +25,10 @@ class Gatherer:
     embedding, the head) waits before it runs for the buckets of its parameters.
     """
 
-    def __init__(self, plan: Plan, rank: int, model: LocalModel, flats: list[FlatReduction],
+    def __init__(self, plan: Plan, model: LocalModel, flats: Sequence[FlatReduction],
                  communicator: Communicator) -> None:
         self._model, self._communicator = model, communicator
-        self._overlap = plan.synchronization.overlap_param_gather
+        self.overlaps = plan.synchronization.overlap_param_gather
         self._flats = {flat.index: flat for flat in flats}
         self._lane = Lane(communicator.streams, communicator.progress)
         self._pending: dict[tuple[int, int], Collective] = {}
@@ -37,10 +38,6 @@ class Gatherer:
             for bucket in flat.buckets:
                 for segment in bucket.segments:
                     self._buckets.setdefault(segment.piece.name, []).append(bucket)
-        if self._overlap:
-            stages = dict.fromkeys(model.stage(p, s) for p, s in plan.stages_of(rank))
-            for stage in stages:
-                self._watch(stage)
 
     def start(self, timeline: Timeline) -> None:
         """Begin a step, whose waits belong into `timeline`."""
@@ -57,7 +54,7 @@ class Gatherer:
             if collective.length:
                 self._pending[index, bucket.number] = collective
                 self._lane.add(collective)
-        if not self._overlap:
+        if not self.overlaps:
             self._lane.finish()
 
     def updated(self) -> None:
@@ -66,6 +63,11 @@ class Gatherer:
             if not flat.route.gathers:
                 for segment in flat.segments:
                     flat.copy_out(segment, self._model.parameters)
+
+    @property
+    def pending(self) -> bool:
+        """Whether gathers are under way."""
+        return self._lane.pending
 
     def poll(self) -> None:
         """Let gathers under way go on."""
@@ -84,16 +86,11 @@ class Gatherer:
             if late:
                 raise RuntimeError(f"a forward used parameters before they were gathered: {', '.join(late)}")
 
-    def _watch(self, stage: nn.Module) -> None:
-        for prefix, part in _parts(stage):
-            names = [f"{prefix}.{name}" for name, _ in part.named_parameters()]
-            if prefix == "head" and _TIED_TABLE in dict(stage.named_parameters()):
-                names.append(_TIED_TABLE)
-            part.register_forward_pre_hook(functools.partial(self._before, names))
-
-    def _before(self, names: list[str], module: nn.Module, arguments: Any) -> None:
+    def before(self, names: Sequence[str]) -> float:
+        """Wait for the parameters of these names, which are about to be used; return for how many seconds."""
         if not self._pending:
-            return
+            return 0.0
+        began = time.perf_counter()
         self._lane.poll()
         waiting = {key for name in names for key in self._waiting(name)}
         # The order of use is the order in which they were begun, so waiting for one waits for those before it.
@@ -102,6 +99,7 @@ class Gatherer:
             if collective is not None:
                 with self._timeline.record(Action(ActionKind.GATHER, reduction=key[0])):
                     self._lane.finish(collective)
+        return time.perf_counter() - began
 
     def _waiting(self, name: str) -> list[tuple[int, int]]:
         keys = [(bucket.reduction, bucket.number) for bucket in self._buckets.get(name, ())]
@@ -117,13 +115,3 @@ class Gatherer:
     def _still_missing(self, segment: Segment, flat: FlatReduction) -> bool:
         return any(key[0] == flat.index and segment in flat.buckets[key[1]].segments for key in self._pending)
 
-
-def _parts(stage: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return the parts of a stage that run one after the other: the embedding, every layer, the head."""
-    parts: list[tuple[str, nn.Module]] = []
-    for name, child in stage.named_children():
-        if isinstance(child, nn.ModuleDict | nn.ModuleList):
-            parts += [(f"{name}.{key}", each) for key, each in child.named_children()]
-        else:
-            parts.append((name, child))
-    return parts

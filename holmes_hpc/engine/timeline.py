@@ -36,11 +36,13 @@ class Timeline:
 
     `records` say what the rank itself did: for reductions and gathers, how long it waited for them. `flights` say
     when they were on their way. `activity` is told of every action. Where the device has `streams` that run behind the
-    host, times are of points in them, and who asks for one that the device has not passed yet waits for it.
+    host, times are of points in them, and who asks for one that the device has not passed yet waits for it. All seconds
+    that it tells are divided by `stretch`: in a wind tunnel time passes so much more slowly.
     """
 
-    def __init__(self, activity: Activity | None = None, streams: Streams | None = None) -> None:
-        self._activity, self._streams = activity or Activity(), streams
+    def __init__(self, activity: Activity | None = None, streams: Streams | None = None,
+                 stretch: float = 1.0) -> None:
+        self._activity, self._streams, self._stretch = activity or Activity(), streams, stretch
         self._records: list[tuple[Action, Moment, Moment]] = []
         self._flights: list[tuple[ActionKind, int, int, Moment, Moment]] = []
         self._updated = 0
@@ -87,11 +89,12 @@ class Timeline:
 
     def seconds(self, kinds: frozenset[ActionKind]) -> float:
         """Return the seconds that actions of these kinds took together."""
-        return sum(between(begin, end) for action, begin, end in self._records if action.kind in kinds)
+        return sum(between(begin, end) for action, begin, end in self._records
+                   if action.kind in kinds) / self._stretch
 
     def late_gather_seconds(self) -> float:
         """Return the seconds that the step before waited for gathers after its update."""
-        return sum(between(begin, end) for begin, end in self._late)
+        return sum(between(begin, end) for begin, end in self._late) / self._stretch
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the step's records as a timeline file has them, a reduction's or gather's flights after them.
@@ -102,7 +105,8 @@ class Timeline:
         seen: Counter[str] = Counter()
         rows: list[dict[str, Any]] = [
             {"action": _once(str(action), seen), "kind": action.kind.value, "pipeline": action.pipeline,
-             "stage": action.stage, "microbatch": action.microbatch, "start": round(start, 6), "end": round(end, 6)}
+             "stage": action.stage, "microbatch": action.microbatch, "start": round(start, 6),
+             "end": round(end, 6)}
             for action, start, end in self.records
         ]
         return rows + [
@@ -126,7 +130,7 @@ class Timeline:
 
     def _seconds(self, moment: Moment) -> float:
         # What began before the step did is timed from the beginning of the one before.
-        return between(self._zero_before, moment) - between(self._zero_before, self._zero)
+        return (between(self._zero_before, moment) - between(self._zero_before, self._zero)) / self._stretch
 
 
 def _once(name: str, seen: Counter[str]) -> str:

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from holmes_hpc.architecture import Architecture
 from holmes_hpc.checkpoint.entries import Entry
-from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.reduce import all_reduce_scalars
-from holmes_hpc.data import Dataset
-from holmes_hpc.engine.batch import TrainingBatches, validation_batches
-from holmes_hpc.engine.compiling import compile_layers
 from holmes_hpc.engine.executor import Executor
-from holmes_hpc.engine.gradients import NORM_GUARD, Gradients
+from holmes_hpc.engine.gradients import NORM_GUARD
 from holmes_hpc.engine.guard import Guard
-from holmes_hpc.engine.local_model import LocalModel
-from holmes_hpc.engine.optimizer import ShardOptimizer, learning_rate
+from holmes_hpc.engine.job import Job
+from holmes_hpc.engine.optimizer import learning_rate
 from holmes_hpc.engine.origin import Origin, find_origin
-from holmes_hpc.engine.pace import Pace
-from holmes_hpc.engine.parameters import Gatherer
+from holmes_hpc.engine.parts import data_of, real_parts
 from holmes_hpc.engine.precision import DTYPES
 from holmes_hpc.engine.profiler_trace import profiled
 from holmes_hpc.engine.receives import arrivals
@@ -34,45 +26,18 @@ from holmes_hpc.engine.saving.checkpoints import Checkpoints, Saved
 from holmes_hpc.engine.saving.optimizer_state import state_entries
 from holmes_hpc.engine.saving.saved_state import ModelState, ParameterPieces, RandomState, ShardedState
 from holmes_hpc.engine.sharing import share_numbers
-from holmes_hpc.engine.starting import check_started, starting_weights
+from holmes_hpc.engine.timed.clock import ON_TIME
+from holmes_hpc.engine.timed.parts import NoCheckpoints, timed_parts
 from holmes_hpc.engine.timeline import Timeline
 from holmes_hpc.errors import RunFailedError
-from holmes_hpc.metrics import RankReport, StepMetrics, Stragglers, Usage
+from holmes_hpc.metrics import RankReport, Stragglers
 from holmes_hpc.metrics.slow_nics import SlowNics
 from holmes_hpc.metrics.step import BY_RANK_EVERY, by_rank
 from holmes_hpc.metrics.usage import memory_gib
-from holmes_hpc.runs import RunFolder
 from holmes_hpc.schedule import build_schedule, plan_digest
 from holmes_hpc.schedule.forward_only import forward_actions
-from holmes_hpc.values import Action, ActionKind, Plan
+from holmes_hpc.values import Action, ActionKind
 from holmes_hpc.values.capabilities import unable_to_sum
-from holmes_hpc.values.trackers import Tracker
-
-
-@dataclass(frozen=True)
-class Job:
-    """Everything that a rank needs to train; `train` and `optimizer` are groups of the configuration.
-
-    `say` tells the user a line; `stop_requested` says whether this rank was told to save and stop; `trackers` get the
-    rows of the metrics on rank 0, beside the file that every run has; who opened them closes them. `pretrained`: folder
-    of a published model whose weights training starts from. `pace`: what disturbs the rank on purpose, and when.
-    """
-
-    plan: Plan
-    rank: int
-    architecture: Architecture
-    dataset: Dataset
-    communicator: Communicator
-    folder: RunFolder
-    metrics: StepMetrics
-    usage: Usage
-    train: Any
-    optimizer: Any
-    say: Callable[[str], None] = logging.getLogger(__name__).info
-    stop_requested: Callable[[], bool] = bool
-    trackers: Sequence[Tracker] = ()
-    pretrained: str | None = None
-    pace: Pace = field(default_factory=Pace)
 
 
 class Trainer:
@@ -82,28 +47,21 @@ class Trainer:
         self._job = job
         train, plan, rank = job.train, job.plan, job.rank
         dtype = DTYPES[train.precision]
-        device = job.communicator.device
-        with starting_weights(job.pretrained, job.architecture, train, job.folder, job.communicator) as weights:
-            self._model = LocalModel(plan, rank, job.architecture, train.seed, device, job.communicator, weights)
-        self._weights = weights
         actions, self._arriving = self._scheduled_actions()
         end = next(i for i, action in enumerate(actions) if action.kind is ActionKind.OPTIMIZER)
         self._actions, self._gathers = actions[:end], actions[end + 1:]
-        self._gradients = Gradients(plan, rank, self._model, job.communicator, self._actions, dtype, job.pace)
-        self._optimizer = ShardOptimizer(self._gradients.flats, job.optimizer)
-        self._gatherer = Gatherer(plan, rank, self._model, self._gradients.flats, job.communicator)
-        self._executor = Executor(plan, rank, self._model, self._gradients, self._gatherer, job.communicator,
-                                  job.architecture, dtype, job.pace)
-        if train.compile:
-            job.communicator.activity.begin("compiling layers")
-            compile_layers(self._model, plan, rank, job.architecture.sequence_length, dtype, device)
+        self._parts = parts = (real_parts if job.timed is None else timed_parts)(job, self._actions, dtype)
+        self._model, self._gradients, self._gatherer = parts.model, parts.gradients, parts.gatherer
+        self._compute, self._optimizer, self._batches = parts.compute, parts.optimizer, parts.batches
+        self._executor = Executor(plan, rank, parts.compute, parts.gradients, job.communicator,
+                                  job.pace if job.timed is None else None)
         self._guard = Guard(train, job.optimizer, rank, job.say, plan, self._origin)
         self._activity = job.communicator.activity
-        self._timeline = Timeline(self._activity, job.communicator.streams)
-        self._batches = TrainingBatches(plan, job.dataset, train.seed, device)
+        self._stretch = 1.0 if job.timed is None else job.timed.dilation
+        self._timeline = Timeline(self._activity, job.communicator.streams, self._stretch)
         self._pipelines = {pipeline for pipeline, _ in plan.stages_of(rank)}
-        self._validation = validation_batches(plan, job.dataset, train.validation_samples, device)
-        self._checkpoints = self._make_checkpoints(dtype)
+        self._validation, self._validates = parts.validation, job.timed is None
+        self._checkpoints = self._make_checkpoints(dtype) if job.timed is None else NoCheckpoints(train.steps)
         patient = train.on_save_error == "continue"
         self._timelines = Timelines(job.folder, rank, job.say, patient=patient)
         self._file = MetricsFile(job.folder, job.say, patient=patient)
@@ -123,7 +81,7 @@ class Trainer:
         """
         train = self._job.train
         first_step = self._checkpoints.resume() + 1
-        check_started(self._job.pretrained, self._weights, first_step - 1)
+        self._parts.check_started(self._job, first_step - 1)
         if first_step > train.steps and self._job.rank == 0:
             self._job.say(f"nothing is left to train: the checkpoint is of step {first_step - 1}, and train.steps="
                           f"{train.steps}")
@@ -138,7 +96,7 @@ class Trainer:
             with profiled(train, self._job.rank, self._job.folder, step, self._job.say):
                 row = self.step(step)
             last = step == train.steps
-            if last or (train.validate_every and step % train.validate_every == 0):
+            if self._validates and (last or (train.validate_every and step % train.validate_every == 0)):
                 row["validation_loss"] = self._validate()
             if self._job.rank == 0:
                 for tracker in (self._file, *self._job.trackers):
@@ -162,7 +120,7 @@ class Trainer:
         self._gatherer.start(self._timeline)
         batches = self._batches.load(step, self._pipelines)
         self._gradients.start(self._timeline)
-        self._executor.loss_scale = scale = self._guard.scale.value
+        self._compute.loss_scale = scale = self._guard.scale.value
         loss = self._executor.run(self._actions, self._arriving, batches, self._timeline)
         reports, norm = self._combine_reports(loss)
         self._timeline.update()
@@ -179,9 +137,8 @@ class Trainer:
             row["disturbed"] = list(job.pace.words)
         row["stragglers"] = self._stragglers.add(step, [each.own_seconds for each in reports], step_seconds)
         self._nics.add(step, reports, step_seconds, stragglers=bool(self._stragglers.now))
-        if not job.dataset.counts_all:
-            row["counted_tokens"] = self._batches.counted
-        if step == job.train.steps or step % BY_RANK_EVERY == 0:
+        row |= self._batches.row()
+        if job.timed is None and (step == job.train.steps or step % BY_RANK_EVERY == 0):
             row |= by_rank(reports)
         return row | self._guard.row()
 
@@ -225,14 +182,16 @@ class Trainer:
         self._gather()
 
     def _gather(self) -> None:
+        before = time.perf_counter()
         for action in self._gathers:
             with self._timeline.record(action):
                 self._gatherer.gather(action.reduction)
+        self._compute.waited(time.perf_counter() - before)
 
     def _make_checkpoints(self, dtype: torch.dtype) -> Checkpoints:
         job = self._job
         pieces = ParameterPieces(job.plan, job.rank, self._model)
-        saved = Saved(job.plan, job.architecture, job.dataset, job.train, job.optimizer, {
+        saved = Saved(job.plan, job.architecture, data_of(job), job.train, job.optimizer, {
             "optimizer": ShardedState(str(job.optimizer.name), self.state_entries, self.state_numbers,
                                       self.load_numbers, self._gatherer.finish),
             "model": ModelState(self._model, pieces, written=dtype == torch.float32),
@@ -266,16 +225,21 @@ class Trainer:
         if job.communicator.streams is not None:
             since = time.perf_counter()  # before, the device was at work
         exposed_seconds = (self._timeline.reduce_seconds() + self._timeline.late_gather_seconds()
-                           + self._norm_seconds)
+                           + self._norm_seconds / self._stretch)
+        if job.timed is not None:
+            job.communicator.barrier()  # the bytes of a node are told when all its ranks have sent theirs
         busy_ethernet, busy_fabric = job.usage.busy_since_last()
+        late = self._parts.lateness() if self._parts.lateness is not None else ON_TIME
         report = RankReport(own_loss, self._timeline.receive_wait_seconds(), exposed_seconds, memory_gib(),
                             *job.usage.sent_since_last(), stop=float(job.stop_requested()),
                             own_seconds=self._activity.own_seconds(), busy_ethernet=busy_ethernet,
-                            busy_fabric=busy_fabric)
+                            busy_fabric=busy_fabric, late_mean_seconds=late.mean_seconds,
+                            late_worst_seconds=late.worst_seconds)
         table = torch.zeros(job.plan.world_size, RankReport.length() + 1, dtype=torch.float64)
         table[job.rank] = torch.tensor([*report.row(), sum(norm**2 for norm in norms)], dtype=torch.float64)
         self._combine(table)
         self._norm_seconds = time.perf_counter() - since
+        self._compute.waited(self._norm_seconds)
         square_sum = float(table[:, -1].sum())
         norm = math.sqrt(square_sum) if square_sum >= 0 else math.nan
         return [RankReport(*row[:-1]) for row in table.tolist()], norm

@@ -22,7 +22,7 @@ from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.course import say_course
 from holmes_hpc.launch.follow.advice import next_steps
 from holmes_hpc.launch.here.ended import clear_and_advise
-from holmes_hpc.launch.here.played import check_played, played_disturbances, scale_warnings
+from holmes_hpc.launch.here.played import check_played, played_disturbances, scale_warnings, tunnel_words
 from holmes_hpc.launch.here.resume import resolve_resume
 from holmes_hpc.launch.here.run import run_here
 from holmes_hpc.launch.node.backend import backend_here
@@ -33,13 +33,14 @@ from holmes_hpc.launch.slurm.in_allocation import run_as_rank, run_in_allocation
 from holmes_hpc.launch.slurm.job_plan import plan_for_job
 from holmes_hpc.launch.slurm.run import show_dry_run, submit_and_follow
 from holmes_hpc.launch.slurm.travelling import check_travelling
-from holmes_hpc.planner import bind, for_library, plan, render, search_progress
+from holmes_hpc.planner import bind, for_library, plan, render, search_progress, tunnel_prices
 from holmes_hpc.planner.telling.describe import in_a_line
 from holmes_hpc.runs import RunFolder, describe_job, heal, read_result
 from holmes_hpc.runs.place import check_place, check_umask
 from holmes_hpc.submit import Decision, decide_mode
 from holmes_hpc.values import Plan
 from holmes_hpc.values.capabilities import unsupported
+from holmes_hpc.values.timed import TimedPrices
 
 LOG = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
     here = decision.mode in ("emulated", "local")
     if here:
         check_descriptors()
-        check_played(cluster)
+        check_played(cluster, decision.mode)
     library = (backend_here(str(config.launch.backend), decision.mode, cluster, read_node("here").gpus,
                             shared=may_share_gpus(os.environ)) if here else None)
     on_gpus = here and (library is None or library.needs_gpus)
@@ -80,6 +81,7 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
     with search_progress(sys.stderr) as progress:
         chosen = (plan_for_job(config, cluster, progress) if decision.mode in ("slurm", "srun")
                   else plan(config, decision.mode, cluster, progress))
+    timed = tunnel_prices(config, chosen, cluster) if here and cluster.compute == "timed" else None
     if here:
         chosen = for_library(chosen, knows_nodes=library is None or library.knows_nodes)
     refuse_unsupported(config, chosen)
@@ -99,7 +101,9 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
         return 0, None
     folder = make_folder(config, chosen, decision.mode)
     LOG.info("%s; run folder %s", in_a_line(chosen) if brief else decision.reason, folder.path)
-    status = _launch(config, chosen, cluster, folder, decision)
+    if timed is not None:
+        LOG.warning("%s", tunnel_words(timed))
+    status = _launch(config, chosen, cluster, folder, decision, timed)
     if status == 0 and (read_result(folder) or {}).get("status") == "completed":
         if folder.probe_path.exists():
             LOG.info("the links were measured: %s; plan with them by cluster.measured=%s", folder.probe_path,
@@ -152,7 +156,8 @@ def make_folder(config: Any, chosen: Plan, mode: str = "slurm") -> RunFolder:
     return folder
 
 
-def _launch(config: Any, chosen: Plan, cluster: ClusterDescription, folder: RunFolder, decision: Decision) -> int:
+def _launch(config: Any, chosen: Plan, cluster: ClusterDescription, folder: RunFolder, decision: Decision,
+            timed: TimedPrices | None) -> int:
     if decision.mode == "slurm":
         return submit_and_follow(config, folder)
     if decision.mode == "srun":
@@ -160,7 +165,7 @@ def _launch(config: Any, chosen: Plan, cluster: ClusterDescription, folder: RunF
     bound = bind(chosen, {place.slot: place.slot.replace("/", "-") for place in chosen.ranks})
     folder.write_text(folder.plan_path, bound.to_json())
     # A plan may leave nodes of the cluster out; only its own are started.
-    return run_here(bound, config, cluster.only(place.slot for place in chosen.ranks), folder, decision.mode)
+    return run_here(bound, config, cluster.only(place.slot for place in chosen.ranks), folder, decision.mode, timed)
 
 
 def _report(folder: RunFolder, *, brief: bool, pictures: bool) -> None:

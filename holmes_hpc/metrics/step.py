@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holmes_hpc.architecture import Architecture
+from holmes_hpc.metrics.wind_tunnel import timed_row
 from holmes_hpc.values import Plan
+from holmes_hpc.values.timed import TimedPrices
 
 NOT_MEASURED = -1.0
 """Stands for a byte counter that this rank does not report."""
@@ -23,7 +25,7 @@ class RankReport:
 
     `stop` is 1 where the rank was told to save and stop; `own_seconds` is the time since the last report that the rank
     spent outside collectives and transfers. `busy_ethernet` and `busy_fabric` are the seconds since then in which bytes
-    waited in the node's NICs.
+    waited in the node's NICs. `late_mean_seconds` and `late_worst_seconds`: how late a timed rank has woken up.
     """
 
     loss: float
@@ -36,6 +38,8 @@ class RankReport:
     own_seconds: float = 0.0
     busy_ethernet: float = 0.0
     busy_fabric: float = 0.0
+    late_mean_seconds: float = 0.0
+    late_worst_seconds: float = 0.0
 
     @classmethod
     def length(cls) -> int:
@@ -52,22 +56,25 @@ class StepMetrics:
     """Turns the ranks' reports into a row of `metrics.jsonl`.
 
     TFLOPS count the model's floating-point operations (no recomputation). `peak_tflops` is what one rank's device
-    can do; on a CPU it is the measured matrix-product peak of the cores that the rank has to itself.
+    can do; on a CPU it is the measured matrix-product peak of the cores that the rank has to itself. In a wind tunnel
+    (`timed`) seconds and bytes are those of the cluster, and what nobody computed is null.
     """
 
     plan: Plan
     architecture: Architecture
     peak_tflops: float
     emulated: bool
+    timed: TimedPrices | None = None
 
     def row(self, step: int, reports: Sequence[RankReport], *, step_seconds: float, grad_norm: float,
             learning_rate: float) -> dict[str, Any]:
         """Return the row of `step`; means and the maximum are over ranks, bytes are sums over nodes."""
         samples, ranks = self.plan.global_batch_size, len(reports)
         tokens = samples * self.architecture.sequence_length
+        step_seconds = step_seconds if self.timed is None else step_seconds / self.timed.dilation
         flops = self.architecture.model_flops_per_sample() * samples
         tflops = flops / step_seconds / self.plan.world_size / 1e12
-        return {
+        row = {
             "step": step,
             "loss": sum(report.loss for report in reports),
             "tokens": tokens,
@@ -87,6 +94,11 @@ class StepMetrics:
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "emulated": self.emulated,
         }
+        if self.timed is None:
+            return row
+        worst = max(report.late_worst_seconds for report in reports)
+        mean = sum(report.late_mean_seconds for report in reports) / ranks
+        return timed_row(row, worst, mean, self.plan, self.timed)
 
 
 def by_rank(reports: Sequence[RankReport]) -> dict[str, list[Any]]:

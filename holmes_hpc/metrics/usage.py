@@ -17,10 +17,12 @@ class Usage:
     """Reads the kernel's counters; `ethernet` and `fabric` are interfaces of this node, None where there is none.
 
     `ports` are those of the adapters that stand for the fabric's interface where groups use them instead. Only the rank
-    that counts for its node is given interfaces, so that bytes are counted once.
+    that counts for its node is given interfaces, so that bytes are counted once, with their `headers` or without.
     """
 
-    def __init__(self, ethernet: str | None, fabric: str | None, ports: Ports | None = None) -> None:
+    def __init__(self, ethernet: str | None, fabric: str | None, ports: Ports | None = None, *,
+                 headers: bool = True) -> None:
+        self._headers = headers
         self._adapters = PortWaits(ports) if ports else None
         self._interfaces = (ethernet, None if ports else fabric)
         self._before = self._read()
@@ -43,7 +45,7 @@ class Usage:
         return ethernet, fabric
 
     def _read(self) -> list[int | None]:
-        counters = {} if self._interfaces == (None, None) else sent_bytes()
+        counters = {} if self._interfaces == (None, None) else sent_bytes(headers=self._headers)
         ethernet, fabric = (None if name is None else counters.get(name) for name in self._interfaces)
         return [ethernet, fabric if self._adapters is None else self._adapters.sent_bytes()]
 

@@ -46,6 +46,7 @@ def write_result(folder: RunFolder, status: str, *, error: str | None, emulated:
         "final_loss": last.get("loss") if final_loss is None else final_loss,
         "error": None if error is None else redact(error),
         "emulated": emulated,
+        **({"timed": True} if last.get("timed") else {}),
         **({} if others_held_cores is None else {"others_held_cores": round(others_held_cores, 1)}),
     })
 
@@ -65,7 +66,10 @@ def last_metrics(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def _median_speed(records: list[dict[str, Any]]) -> float | None:
-    return _median([record for record in _measured(records) if not is_disturbed(record)], "tokens_per_second")
+    measured = [record for record in _measured(records) if not is_disturbed(record)]
+    if sum("not_valid" in record for record in measured) > len(measured) / 2:
+        return None  # the steps of a wind tunnel that are valid are too few
+    return _median(measured, "tokens_per_second")
 
 
 def median_step_seconds(folder: RunFolder) -> float | None:

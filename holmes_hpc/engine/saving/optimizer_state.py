@@ -10,7 +10,7 @@ from holmes_hpc.checkpoint.entries import Entry
 from holmes_hpc.checkpoint.model import MODEL_PREFIX
 from holmes_hpc.engine.flat import Segment
 from holmes_hpc.engine.local_model import LocalModel
-from holmes_hpc.engine.optimizer import ShardOptimizer
+from holmes_hpc.engine.optimizer import Optimizer
 
 _MASTER = "master"
 _PREFIXES = {"exp_avg": "optimizer/exp_avg/", "exp_avg_sq": "optimizer/exp_avg_sq/",
@@ -18,7 +18,7 @@ _PREFIXES = {"exp_avg": "optimizer/exp_avg/", "exp_avg_sq": "optimizer/exp_avg_s
 """Of torch's name of a moment the beginning of its key in a checkpoint. A master is the parameter itself in float32."""
 
 
-def state_entries(optimizer: ShardOptimizer, model: LocalModel) -> Iterator[Entry]:
+def state_entries(optimizer: Optimizer, model: LocalModel) -> Iterator[Entry]:
     """Return what this rank keeps of the optimizer's state, as float32 views to be saved or filled.
 
     In lower precision the float32 masters are among them, under the parameters' keys; in float32 the parameters are

@@ -132,8 +132,18 @@ class PlainReporter:
 
 def describe(row: dict[str, Any]) -> str:
     """Return loss, speed and MFU of a step in a few words."""
+    if row.get("timed"):
+        return _describe_timed(row)
     # Null in the metrics is a number that is not finite.
     loss = "nan" if row.get("loss") is None else f"{row['loss']:.3f}"
     skipped = f"  {counted(row['skipped_steps'], 'step')} left out" if row.get("skipped_steps") else ""
     speed, seconds, mfu = (row.get(name) or 0.0 for name in ("tokens_per_second", "step_seconds", "mfu"))
     return f"loss {loss}  {speed:,.0f} tokens/s  {seconds * 1e3:.0f} ms/step  MFU {mfu:.0%}{skipped}"
+
+
+def _describe_timed(row: dict[str, Any]) -> str:
+    """Return the speed of a step of a wind tunnel, or why there is none."""
+    if row.get("not_valid"):
+        return f"emulated, timed: no figures, {row['not_valid']}"
+    speed, seconds, mfu = (row.get(name) or 0.0 for name in ("tokens_per_second", "step_seconds", "mfu"))
+    return f"emulated, timed: {speed:,.0f} tokens/s  {seconds * 1e3:.0f} ms/step  MFU {mfu:.0%}"

@@ -8,15 +8,35 @@ from collections.abc import Iterator
 from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.cluster.nics import ETHERNET
 from holmes_hpc.errors import ConfigurationError
-from holmes_hpc.values.disturbances import ON_LINKS, Disturbance
+from holmes_hpc.values.disturbances import ON_LINKS, RATE, SLOWDOWN, Disturbance
+from holmes_hpc.values.timed import TimedPrices
 
 
-def check_played(cluster: ClusterDescription) -> None:
-    """Raise ConfigurationError where a run would compute otherwise than its plan says."""
-    if cluster.compute == "timed":
+def check_played(cluster: ClusterDescription, mode: str) -> None:
+    """Raise ConfigurationError where a run in this mode, `emulated` or `local`, would take other times than its plan.
+
+    A wind tunnel needs the links whose rates it plays, and it plays no trunk that nodes share.
+    """
+    if cluster.compute != "timed":
+        return
+    if mode != "emulated":
         raise ConfigurationError(
-            "cluster.emulate.compute=timed: a run on this machine computes for real, and would take other times than "
-            "its plan for the GPUs as described; `holmes plan` takes it, for train set cluster.emulate.compute=real")
+            f"cluster.emulate.compute=timed: {mode} processes have no links of the rates that the plan counts with; "
+            "set launch.mode=emulated, or cluster.emulate.compute=real")
+    if cluster.links:
+        names = ", ".join(" and ".join(link.between) for link in cluster.links)
+        raise ConfigurationError(
+            f"cluster.emulate.compute=timed: the emulation has no links of their own between fabrics ({names}), so a "
+            "run would take other times than its plan; leave cluster.links out, or set cluster.emulate.compute=real")
+
+
+def tunnel_words(timed: TimedPrices) -> str:
+    """Return in a line how a wind tunnel stands to the cluster that it plays."""
+    total = sum(timed.goodput_gbps(*key) for key in timed.rates)
+    return (f"emulated, timed: ranks wait for as long as the GPUs would compute; bytes and rates are divided by "
+            f"{timed.scale:g}, and everything goes {timed.dilation:g} times slower (dilation), so that this machine "
+            f"keeps up: its links carry {total:.2f} Gbit/s at most, all together. Figures are those of the cluster; "
+            "there is no loss and no checkpoint")
 
 
 def played_disturbances(cluster: ClusterDescription, mode: str, *, on_gpus: bool) -> tuple[ClusterDescription, str]:
@@ -32,6 +52,10 @@ def played_disturbances(cluster: ClusterDescription, mode: str, *, on_gpus: bool
     elif mode == "local":
         played = tuple(each for each in cluster.disturbances if each.kind not in ON_LINKS)
         why = "a local run has no emulated links; launch.mode=emulated has them"
+    elif cluster.compute == "timed":
+        played = tuple(each for each in cluster.disturbances if each.kind in (RATE, SLOWDOWN))
+        why = ("a wind tunnel (cluster.emulate.compute=timed) plays rate and slowdown: packets of scaled messages "
+               "stand for many, and bytes are compared with the plan's")
     else:
         return cluster, ""
     left_out = [each.words for each in cluster.disturbances if each not in played]
@@ -43,6 +67,11 @@ def scale_warnings(cluster: ClusterDescription) -> Iterator[str]:
     """Yield what of `cluster.emulate.scale` plays no part, since `cluster.emulate.rates` gives the rate itself."""
     families = {ETHERNET, *(node.network for node in cluster.nodes)}
     given = sorted(families & set(cluster.rates))
+    if cluster.compute == "timed":
+        if given:
+            yield (f"cluster.emulate.rates of {', '.join(given)} play no part with cluster.emulate.compute=timed: "
+                   f"rates are those described, divided by cluster.emulate.scale={cluster.scale:g}")
+        return
     if cluster.scale > 1 and given:
         yield (f"cluster.emulate.scale={cluster.scale:g} does not change the rates of {', '.join(given)}: "
                f"cluster.emulate.rates gives them; remove those there ("

@@ -29,15 +29,20 @@ from holmes_hpc.runs import RunFolder, write_job
 from holmes_hpc.runs.private import SECRET_BYTES
 from holmes_hpc.runs.supervision import Limits
 from holmes_hpc.values import Plan
+from holmes_hpc.values.timed import TimedPrices, step_seconds_here
 
 LOG = logging.getLogger(__name__)
 
 
-def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFolder, mode: str) -> int:
-    """Run a bound plan on this machine, follow it, and return the exit status of the command."""
+def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFolder, mode: str,
+             timed: TimedPrices | None = None) -> int:
+    """Run a bound plan on this machine, follow it, and return the exit status of the command.
+
+    `timed` are the prices of a wind tunnel's waits, None where the ranks compute.
+    """
     folder.forget_attempt()
-    network = emulated_network(cluster) if mode == "emulated" else None
-    ranks = _rank_settings(plan, config, cluster, folder, network)
+    network = emulated_network(cluster, timed) if mode == "emulated" else None
+    ranks = _rank_settings(plan, config, cluster, folder, network, timed)
     folder.write_text(folder.path / RESERVE, "." * RESERVED_BYTES)
     write_job(folder, ranks=[(settings.rank, settings.node, None) for settings in ranks],
               emulated=network is not None, environment=os.environ)
@@ -45,7 +50,7 @@ def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFo
     def body(context: WorldContext) -> int:
         return supervise(context, ranks, network)
 
-    limits, load = Limits.of_train(config.train, plan.predicted.step_seconds), OtherLoad()
+    limits, load = Limits.of_train(config.train, step_seconds_here(plan, timed)), OtherLoad()
     with interruptible(), make_reporter(config.train.steps, sys.stderr) as reporter:
         world: World | None = None
         failure = FailureReport(folder)
@@ -80,7 +85,7 @@ def run_here(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFo
 
 
 def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder: RunFolder,
-                   network: EmulatedNetwork | None) -> list[RankSettings]:
+                   network: EmulatedNetwork | None, timed: TimedPrices | None) -> list[RankSettings]:
     machine = Machine.emulated(cluster) if plan.predicted.is_here else Machine.described(cluster)
     mode = "local" if network is None else "emulated"
     backend = backend_here(str(config.launch.backend), mode, cluster, read_node("here").gpus,
@@ -100,6 +105,6 @@ def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder:
             folder=folder, interfaces=interfaces, host=host, peak_tflops=machine.tflops(node, config.train.precision),
             emulated=network is not None, counts_bytes=network is not None and place.local_rank == 0,
             rendezvous_path=folder.rendezvous_path, secret=secret, backend=backend.name if backend else None,
-            shares_gpus=may_share_gpus(os.environ), disturbances=cluster.disturbances,
+            shares_gpus=may_share_gpus(os.environ), disturbances=cluster.disturbances, timed=timed,
         ))
     return settings

@@ -36,7 +36,7 @@ def supervise(context: WorldContext, ranks: Sequence[RankSettings], network: Emu
     from holmes_hpc.launch.rank.late_imports import import_late_modules
     from holmes_hpc.launch.rank.rank import run_rank
 
-    if ranks:
+    if ranks and ranks[0].timed is None:
         import_late_modules(ranks[0].plan)
     running: dict[int, RankSettings] = {}
     helper, wait_for_links = _disturb(context, ranks, network)

@@ -71,18 +71,18 @@ def _train(settings: RankSettings, progress: Progress, say: Say) -> bool:
     config, plan = settings.config, settings.plan
     architecture = Architecture.from_config(config.model)
     with first_signs(settings, activity := Activity()):
-        dataset = _open_data(settings, architecture, activity, say)
+        dataset = _open_data(settings, architecture, activity, say) if settings.timed is None else None
         communicator, store = _meet(settings, dataset, activity, progress, say)
     if config.launch.probe_only:
         communicator.barrier()
         communicator.close()
         return True
     usage = _usage(settings)
-    metrics = StepMetrics(plan, architecture, settings.peak_tflops, settings.emulated)
+    metrics = StepMetrics(plan, architecture, settings.peak_tflops, settings.emulated, settings.timed)
     with _trackers(settings, say) as trackers, watched(communicator, settings):
         job = Job(plan, settings.rank, architecture, dataset, communicator, settings.folder, metrics, usage,
                   config.train, config.optimizer, say, settings.stop_requested, (trackers,),
-                  config.model.get("from_pretrained"), _pace(settings))
+                  config.model.get("from_pretrained"), _pace(settings), settings.timed)
         completed = Trainer(job).run()
         communicator.barrier()  # the first rank that leaves may take the others with it
     communicator.close()
@@ -107,7 +107,7 @@ def _open_data(settings: RankSettings, architecture: Architecture, activity: Act
     return dataset
 
 
-def _meet(settings: RankSettings, dataset: Dataset, activity: Activity, progress: Progress, say: Say
+def _meet(settings: RankSettings, dataset: Dataset | None, activity: Activity, progress: Progress, say: Say
           ) -> tuple[Communicator, RunStore]:
     """Meet the other ranks, and connect the plan's groups; return them, and the store that they met at."""
     config, plan = settings.config, settings.plan
@@ -128,7 +128,8 @@ def _meet(settings: RankSettings, dataset: Dataset, activity: Activity, progress
     communicator.barrier()
     if settings.job_id is not None:
         _write_job(settings, communicator)
-    _compare_data(settings, dataset, communicator)
+    if dataset is not None:
+        _compare_data(settings, dataset, communicator)
     if config.launch.probe or config.launch.probe_only:
         measure(settings, communicator)  # makes groups of its own
         communicator.barrier()  # a rank that is late would find the store closed
@@ -190,4 +191,5 @@ def _usage(settings: RankSettings) -> Usage:
         return Usage(None, None)
     interfaces = settings.interfaces
     fabric = [name for network, name in interfaces.items() if network not in ("local", "ethernet")]
-    return Usage(interfaces.get("ethernet"), fabric[0] if fabric else None, ports_of(settings))
+    return Usage(interfaces.get("ethernet"), fabric[0] if fabric else None, ports_of(settings),
+                 headers=settings.timed is None)

@@ -13,6 +13,7 @@ from holmes_hpc.runs import RunFolder
 from holmes_hpc.runs.supervision import Limits
 from holmes_hpc.values import Plan
 from holmes_hpc.values.disturbances import Disturbance
+from holmes_hpc.values.timed import TimedPrices, step_seconds_here
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class RankSettings:
     whether this rank was told to save and stop. `shares_gpus`: several ranks may have one. `job_id` is that of a
     Slurm job, whose rank 0 writes job.json, and `restarts` how often it was requeued. `backend` is the
     communication library, None where the rank is to look for GPUs itself. `disturbances` act on this run, and
-    `wait_for_links` (step, the most seconds) waits until those of a step act on the emulated links.
+    `wait_for_links` (step, the most seconds) waits until those of a step act on the emulated links. `timed` are the
+    prices of a wind tunnel's waits, None where the rank computes.
     """
 
     rank: int
@@ -53,11 +55,12 @@ class RankSettings:
     wait_for_links: Callable[[int, float], None] = lambda step, timeout_seconds: None
     tell: Callable[[Mapping[str, Any]], None] = lambda report: None
     spare: Spare = field(default_factory=Spare, repr=False)
+    timed: TimedPrices | None = field(default=None, repr=False)
 
     @property
     def training_seconds(self) -> float:
         """The longest wait for another rank while training."""
-        return Limits.of_train(self.config.train, self.plan.predicted.step_seconds).training_seconds
+        return Limits.of_train(self.config.train, step_seconds_here(self.plan, self.timed)).training_seconds
 
     @property
     def log_path(self) -> Path:

@@ -131,15 +131,14 @@ class NetworkCost:
 
     def _at_level(self, level: Level, group: Group, size_bytes: float) -> Traffic:
         """Return the price of what one group does at a level."""
-        count = len(group.ranks)
-        if level.operation is Operation.ALL_REDUCE:
-            return self.all_reduce(group, size_bytes / level.parts)
-        if count < 2:
-            return Traffic(0.0)
-        if level.operation is Operation.BROADCAST:
-            return self._ring(group, size_bytes, count - 1)
-        # Half of an all-reduce, of what the levels inside the nodes leave to each rank.
-        return self._ring(group, (count - 1) / count * size_bytes / max(1, level.parts // count), count - 1)
+        return self._ring(group, *_passed(level, group, size_bytes)) if len(group.ranks) > 1 else Traffic(0.0)
+
+    def inside_seconds(self, level: Level, group: Group, size_bytes: float) -> float:
+        """Return what the links inside the nodes of a group take at least for what it does at a level."""
+        ranks_on = Counter(self.machine.cluster.node_of(rank) for rank in group.ranks)
+        inside = [self._inside(node) for node, count in ranks_on.items() if count > 1]
+        passed, steps = _passed(level, group, size_bytes)
+        return max([0.0, *(passed * seconds_a_byte + steps * step for seconds_a_byte, step in inside)])
 
     def _ring(self, group: Group, size_bytes: float, steps: int) -> Traffic:
         """Return the price of `size_bytes` passing every rank of a ring in `steps` steps."""
@@ -183,6 +182,22 @@ class NetworkCost:
         """
         seconds_a_byte, latency, _ = self._hop(LOCAL, node, node)
         return seconds_a_byte, latency if self.machine.uses_gloo else min(latency, RING_STEP_SECONDS)
+
+
+def _passed(level: Level, group: Group, size_bytes: float) -> tuple[float, int]:
+    """Return how many bytes pass every rank of a group's ring at a level, and in how many steps.
+
+    NCCL's rings go round all ranks of a group, so the NICs of a node carry what one rank does, in all its rings
+    together, however many ranks of the group it has: 2 (R - 1) / R of the buffer in an all-reduce, and half of it in a
+    reduce-scatter or gather (PERFORMANCE.md of nccl-tests, "bus bandwidth").
+    """
+    count = len(group.ranks)
+    if level.operation is Operation.ALL_REDUCE:
+        return 2 * (count - 1) / count * (size_bytes / level.parts), 2 * (count - 1)
+    if level.operation is Operation.BROADCAST:
+        return size_bytes, count - 1
+    # Half of an all-reduce, of what the levels inside the nodes leave to each rank.
+    return (count - 1) / count * size_bytes / max(1, level.parts // count), count - 1
 
 
 def occupied(parts: Iterable[Mapping[Resource, float]]) -> dict[Resource, float]:

@@ -35,7 +35,7 @@ class Buckets:
         self.ranks = {(p, s): stage.ranks for p, pipeline in enumerate(pipelines)
                       for s, stage in enumerate(pipeline.stages)}
         self.places: dict[tuple[int, ...], list[Place]] = {}
-        self.spans = {(p, s): _spans(architecture, stage_units(architecture, pipeline, s))
+        self.spans = {(p, s): unit_spans(architecture, stage_units(architecture, pipeline, s))
                       for p, pipeline in enumerate(pipelines) for s in range(len(pipeline.stages))}
 
     def reduced(self, reduction: Reduction) -> tuple[Bucket, ...]:
@@ -85,7 +85,7 @@ class Buckets:
                 for place in self._places(reduction) if (here := units & self.spans[place].keys())}
 
 
-def _spans(architecture: Architecture, units: Sequence[str]) -> Mapping[str, tuple[float, float]]:
+def unit_spans(architecture: Architecture, units: Sequence[str]) -> Mapping[str, tuple[float, float]]:
     """Return which fractions of a stage's forward every unit takes, by its products; a tied table is used at both ends.
 
     The backward takes them the other way round.

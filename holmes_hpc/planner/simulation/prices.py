@@ -53,7 +53,7 @@ def price(task: Task, layout: Layout) -> Prices:
             compute[ActionKind.BACKWARD_WEIGHT, p, s] = weight
             compute[ActionKind.BACKWARD_INPUT, p, s] = backward - weight
     reductions = [network.summed(reduction, layout.groups,
-                                 _summed_bytes(task) * element_count(task.architecture, reduction.owns))
+                                 summed_bytes(task) * element_count(task.architecture, reduction.owns))
                   if layout.overlap is None or not _is_exchanged(layout, reduction) else Traffic(0.0)
                   for reduction in layout.reductions]
     pools, cores = core_pools(task)
@@ -80,7 +80,7 @@ def _waits(task: Task, layout: Layout, compute: dict[tuple[ActionKind, int, int]
     return waits
 
 
-def _summed_bytes(task: Task) -> float:
+def summed_bytes(task: Task) -> float:
     """Return the bytes that are summed for a parameter behind the backwards, with what is gathered behind the step.
 
     A sum passes every rank twice, a gather once. Full shards are summed micro-batch by micro-batch instead.
@@ -106,7 +106,7 @@ def _exchange_seconds(task: Task, cost: ComputeCost, layout: Layout, units: tupl
 def _overlapped(task: Task, network: NetworkCost, layout: Layout, overlap: Overlap, prices: Prices) -> Prices:
     """Return the prices with reductions in buckets under the backward, and gathers under the next forward."""
     made = Buckets(task.architecture, layout.pipelines, layout.groups, network, overlap,
-                   compute_cost(task).element_bytes, _summed_bytes(task))
+                   compute_cost(task).element_bytes, summed_bytes(task))
     exchanged = [(index, reduction) for index, reduction in enumerate(layout.reductions)
                  if _is_exchanged(layout, reduction)]
     buckets = {index: made.reduced(reduction) for index, reduction in exchanged}
