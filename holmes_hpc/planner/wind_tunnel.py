@@ -15,7 +15,7 @@ from holmes_hpc.values import Plan
 from holmes_hpc.values.timed import TimedPrices
 
 OPERATION_SECONDS = 0.0014
-"""CPU time of a message, sum or gather of one rank over gloo, with the rank's waits (`docs/benchmarks.md`)."""
+"""CPU time of a message, sum or gather of one rank over gloo, with the rank's waits, on two cores."""
 BUSY_SHARE = 0.12
 """So much of the cores' time may go into that: with more, ranks wake up late when many of them meet."""
 MOST_GBPS = 1.5
