@@ -16,6 +16,7 @@ import pytest
 from holmes_hpc import cli, top
 from holmes_hpc.runs import RunFolder, describe_job
 from holmes_hpc.runs.beats import Beat, write_beat
+from holmes_hpc.runs.files import write_json_atomic
 from holmes_hpc.runs.growing import GrowingFile
 from holmes_hpc.runs.ranks_seen import RanksSeen
 from tests.run_folders import make_run, metric
@@ -91,6 +92,27 @@ def test_a_step_that_is_done_again_after_a_resume_counts_once(run: Path) -> None
     seen = RanksSeen(RunFolder(run))
     seen.look(100.0)
     assert (seen.ranks[3].step, seen.ranks[3].own_seconds) == (2, 0.625)
+
+
+def test_ranks_are_where_the_newest_plan_has_them(run: Path) -> None:
+    """Until its job starts a run has slots alone; a start on fewer nodes plans anew."""
+    whole = json.loads((run / "plan.json").read_text())
+    for place in whole["ranks"]:
+        place["node"] = None
+    job = (run / "job.json").read_text()
+    (run / "job.json").unlink()
+    write_json_atomic(run / "plan.json", whole)
+    seen = RanksSeen(RunFolder(run))
+    seen.look(100.0)
+    assert [seen.ranks[rank].node for rank in (0, 7)] == ["ib/0", "roce/1"]
+    write_json_atomic(run / "plan.json", {**whole, "ranks": [{**each, "node": "n5"} for each in whole["ranks"][:4]]})
+    seen.look(101.0)
+    assert {rank: each.node for rank, each in seen.ranks.items()} == dict.fromkeys(range(4), "n5")
+    assert (seen.ranks[0].step, seen.ranks[0].own_seconds) == (2, pytest.approx(0.09)), "no line is read twice"
+    write_json_atomic(run / "plan.json", whole)
+    write_json_atomic(run / "job.json", json.loads(job))
+    seen.look(102.0)
+    assert [seen.ranks[rank].node for rank in (0, 7)] == ["host0", "host3"]
 
 
 def test_of_a_long_file_only_the_end_is_read(tmp_path: Path) -> None:

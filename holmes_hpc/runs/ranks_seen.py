@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from holmes_hpc.foreign import number, read_object, whole_number
@@ -59,7 +60,7 @@ class RankSeen:
 
 @dataclass
 class RanksSeen:
-    """All ranks of a run, and its newest step."""
+    """All ranks of a run, and its newest step. Of a job that starts, or starts again, the plan names other nodes."""
 
     folder: RunFolder
     ranks: dict[int, RankSeen] = field(default_factory=dict)
@@ -67,22 +68,35 @@ class RanksSeen:
     _steps: NewSteps = field(init=False)
     _timelines: dict[int, GrowingFile] = field(init=False, default_factory=dict)
     _pulse: Pulse = field(init=False)
+    _written: list[tuple[int, int]] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
+        self._steps = NewSteps(self.folder.metrics_path, last_bytes=_LAST_BYTES)
+        self._place()
+
+    def _place(self) -> None:
+        """Read which ranks there are, and where, if that was written anew."""
+        written = [_identity(path) for path in (self.folder.plan_path, self.folder.job_path)]
+        if written == self._written:
+            return
+        before, self._written, self.ranks = self.ranks, written, {}
         for place in job_ranks(read_object(self.folder.plan_path) or {}):
             node, fabric, gpu = (one_line(str(place.get(name) or "?")) for name in ("node", "fabric", "gpu"))
             node = one_line(str(place.get("slot") or "?")) if node == "?" else node
-            self.ranks[place["rank"]] = RankSeen(place["rank"], node, fabric, gpu)
+            seen = before.get(place["rank"]) or RankSeen(place["rank"])
+            seen.node, seen.fabric, seen.gpu = node, fabric, gpu
+            self.ranks[place["rank"]] = seen
         for row in job_ranks(read_object(self.folder.job_path) or {}):
-            seen = self.ranks.setdefault(row["rank"], RankSeen(row["rank"]))
+            seen = self.ranks.setdefault(row["rank"], before.get(row["rank"]) or RankSeen(row["rank"]))
             seen.node = one_line(str(row.get("node") or seen.node))
-        self._steps = NewSteps(self.folder.metrics_path, last_bytes=_LAST_BYTES)
-        self._timelines = {rank: GrowingFile(self.folder.timeline_path(rank), last_bytes=_LAST_BYTES)
-                           for rank in self.ranks}
-        self._pulse = Pulse(self.folder, self.ranks)
+        for rank in self.ranks.keys() - self._timelines.keys():
+            self._timelines[rank] = GrowingFile(self.folder.timeline_path(rank), last_bytes=_LAST_BYTES)
+        if self.ranks.keys() != before.keys():
+            self._pulse = Pulse(self.folder, self.ranks)
 
     def look(self, now: float) -> None:
         """Read what is new at the time `now`, in seconds of any clock of this reader."""
+        self._place()
         for row in self._steps.rows():
             self.newest = row
             self._take(row)
@@ -107,3 +121,12 @@ class RanksSeen:
     def by_step_time(self) -> list[RankSeen]:
         """Return the ranks, stragglers first, then by their own time of the newest recorded step."""
         return sorted(self.ranks.values(), key=lambda seen: (not seen.is_straggler, -seen.own_seconds, seen.rank))
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Return what differs where a file that is only ever replaced was written anew."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_ino, status.st_mtime_ns
