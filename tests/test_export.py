@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -69,7 +70,12 @@ def test_import_then_export_gives_back_every_bit(name: str, tmp_path: Path) -> N
 
     model = save_model(name, tmp_path / "model")
     run = run_of(tmp_path / "model", tmp_path / "runs")
-    assert export(run, tmp_path / "out") == 0
+    before = os.umask(0)
+    try:
+        assert export(run, tmp_path / "out") == 0
+    finally:
+        os.umask(before)
+    assert [path for path in (tmp_path / "out").iterdir() if path.stat().st_mode & 0o002] == []
     expected, found = load_file(tmp_path / "model/model.safetensors"), load_file(tmp_path / "out/model.safetensors")
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], expected[key]) and found[key].dtype == expected[key].dtype for key in expected)

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy
 import pytest
 from matplotlib.figure import Figure
 
@@ -14,6 +15,7 @@ from analysis.pictures import save
 from holmes_hpc import cli
 from holmes_hpc.config.compose import compose
 from holmes_hpc.data.cache import _lock
+from holmes_hpc.data.token_file import TokenFileWriter
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.train import make_folder
 from holmes_hpc.planner import plan
@@ -75,7 +77,10 @@ def test_others_may_write_nothing_that_is_made_on_the_way(umask: int, tmp_path: 
     """The folders above a run, in which others could put another one, and files beside it, such as cached tokens."""
     folder = RunFolder.create(tmp_path / "all" / "runs", "mine")
     write_text_atomic(tmp_path / "file", "text")
-    for path in (folder.path.parent, folder.path.parent.parent, tmp_path / "all", tmp_path / "file"):
+    with TokenFileWriter(tmp_path / "tokens", 256) as writer:
+        writer.write(numpy.arange(4))
+    for path in (folder.path.parent, folder.path.parent.parent, tmp_path / "all", tmp_path / "file",
+                 tmp_path / "tokens"):
         assert not mode(path) & 0o002, path
 
 

@@ -32,6 +32,7 @@ from holmes_hpc.errors import CheckpointError, ConfigurationError
 from holmes_hpc.families import Family, Source
 from holmes_hpc.families.folder import CONFIGURATION
 from holmes_hpc.runs.place import missing_folders
+from holmes_hpc.runs.private import keep_others_out
 from holmes_hpc.words import size_words
 
 _MOST_ROOM_BYTES = 128 * 2**20
@@ -131,6 +132,8 @@ def _write(export: Export, files: Sequence[OutputFile], partial: Path, say: Say,
     (partial / CONFIGURATION).write_text(json.dumps(export.configuration, indent=2) + "\n")
     for name, path in export.texts.items():
         shutil.copyfile(path, partial / name)
+    for path in partial.iterdir():
+        keep_others_out(path)
 
 
 class _Reader:

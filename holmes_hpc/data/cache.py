@@ -125,7 +125,7 @@ def _lock(path: Path, tell: Tell) -> Iterator[Tell]:
 
     Yields what takes how far the work is: `tell` hears of it, and so does that of each process that waits for the lock.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o664)
 
     def heard(words: str) -> None:
         tell(words)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from holmes_hpc.data.settings import SourceSettings
 from holmes_hpc.data.tokens import Tokens, file_size, map_array, read_bytes
 from holmes_hpc.errors import DataError
+from holmes_hpc.runs.private import umask
 
 MAGIC = b"HOLMTOK\0"
 SUFFIX = ".tokens"
@@ -143,7 +144,7 @@ class TokenFileWriter:
                 if kind is None:
                     self._finish()
             if kind is None:
-                self._temporary.chmod(0o666 & ~_umask())
+                self._temporary.chmod(0o664 & ~umask())
                 self._temporary.replace(self._path)
         finally:
             self._temporary.unlink(missing_ok=True)
@@ -171,9 +172,3 @@ class TokenFileWriter:
 def _ends_offset(token_bytes: int) -> int:
     """Return where the ends of documents begin: after the tokens, at a multiple of 8 bytes."""
     return HEADER_BYTES + (token_bytes + 7) // 8 * 8
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

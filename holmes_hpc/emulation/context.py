@@ -205,7 +205,7 @@ def _be_rank(init: int, network: int | None, name: str, function: Callable[[], i
 
 
 def _redirect_output(log_path: Path) -> None:
-    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o664)
     for descriptor in (1, 2):
         os.dup2(log, descriptor)
     os.close(log)

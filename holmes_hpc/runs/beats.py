@@ -70,7 +70,7 @@ def write_beat(folder: RunFolder, rank: int, beat: Beat) -> None:
     """Leave a beat for the other ranks. A storage that refuses is no reason to end a run: then there is none."""
     record = _record(beat).ljust(RECORD_BYTES - 1) + b"\n"
     with suppress(OSError):
-        descriptor = os.open(folder.beat_path(rank), os.O_WRONLY | os.O_CREAT, 0o666)
+        descriptor = os.open(folder.beat_path(rank), os.O_WRONLY | os.O_CREAT, 0o664)
         try:
             os.pwrite(descriptor, record, 0)
         finally:

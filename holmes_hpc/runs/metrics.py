@@ -31,7 +31,7 @@ class MetricsWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o664)
             if _is_torn(self._descriptor):
                 os.write(self._descriptor, b"\n")
         except OSError as error:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.paths import MOST_NAME_BYTES, at_home, try_to_write
 from holmes_hpc.runs.files import storage_error
+from holmes_hpc.runs.private import umask
 
 _TRIAL_BYTES = 65536
 """About what a run writes before its first step: configuration, plan, and the space kept for its result."""
@@ -41,8 +41,7 @@ def check_umask(*, group_readable: bool) -> None:
     """Raise ConfigurationError where results are to be open to the group, and files are made that it cannot read, or
     could write.
     """
-    found = re.search(r"^Umask:\s*([0-7]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
-    mask = int(found[1], 8) if found else 0
+    mask = umask()
     if group_readable and (mask & 0o050 or not mask & 0o020):
         can = "cannot read" if mask & 0o050 else "can write"
         raise ConfigurationError(f"run.group_readable=true: the umask of this shell, {mask:03o}, makes files that the "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import re
 import secrets
 import stat
 from collections.abc import Iterable
@@ -33,6 +34,17 @@ def create_file(path: Path, mode: int = 0o664) -> int:
     if mode == PRIVATE_MODE:
         os.fchmod(descriptor, mode)
     return descriptor
+
+
+def umask() -> int:
+    """Return the umask of this process, which is not changed for it: files of other threads would be open meanwhile."""
+    found = re.search(r"^Umask:\s*([0-7]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(found[1], 8) if found else 0
+
+
+def keep_others_out(path: Path) -> None:
+    """Let nobody but the user and the group write a file that was made by another's code. Raises OSError."""
+    path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o002)
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
