@@ -31,6 +31,7 @@ from holmes_hpc.launch.follow.progress import describe
 from holmes_hpc.metrics.wind_tunnel import timed_row
 from holmes_hpc.planner import for_library, plan, tunnel_prices
 from holmes_hpc.planner.cost.gpu_constants import network_share
+from holmes_hpc.runs import RunFolder, read_result, write_result
 from holmes_hpc.values import ActionKind, Plan
 from holmes_hpc.values.timed import TimedPrices
 from tests.engine_worlds import TINY, train_world
@@ -200,6 +201,18 @@ def test_a_step_that_is_not_valid_has_no_figures(paper: tuple[Plan, TimedPrices]
     assert [row[name] for name in ("step_seconds", "tokens_per_second", "mfu", "bubble_fraction")] == [None] * 4
     assert "emulated, timed: no figures" in describe(row)
     assert re.search(why, row["not_valid"])
+
+
+@pytest.mark.parametrize(("others", "valid", "told"), [(None, 3, 100.0), (None, 1, None), (1.5, 3, None)],
+                         ids=["quiet", "mostly-late", "others-held-cores"])
+def test_a_run_has_a_speed_only_where_this_machine_kept_up(others: float | None, valid: int, told: float | None,
+                                                           tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "tunnel")
+    for step in range(1, 7):
+        late = {} if 7 - step <= valid else {"not_valid": "ranks woke up too late"}
+        folder.append_metrics({"step": step, "tokens_per_second": None if late else 100.0, "timed": True, **late})
+    write_result(folder, "completed", error=None, emulated=True, others_held_cores=others)
+    assert (read_result(folder) or {})["tokens_per_second_median"] == told
 
 
 @pytest.mark.parametrize("words", [

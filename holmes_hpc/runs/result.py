@@ -37,7 +37,8 @@ def write_result(folder: RunFolder, status: str, *, error: str | None, emulated:
         raise ValueError(f"status {status!r} is none of {', '.join(STATUSES)}")
     records = read_metrics(folder)
     last = records[-1] if records else {}
-    if tokens_per_second_median is None:
+    kept_up = not (last.get("timed") and others_held_cores is not None)  # else a wind tunnel's speed says nothing
+    if tokens_per_second_median is None and kept_up:
         tokens_per_second_median = _median_speed(records)
     write_json_atomic(folder.result_path, {
         "status": status,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import sys
@@ -38,6 +39,8 @@ def supervise(context: WorldContext, ranks: Sequence[RankSettings], network: Emu
 
     if ranks and ranks[0].timed is None:
         import_late_modules(ranks[0].plan)
+    # A rank's first look for cycles would write to every object that it shares with the others, and so copy them all.
+    gc.freeze()
     running: dict[int, RankSettings] = {}
     helper, wait_for_links = _disturb(context, ranks, network)
     through = mmap.mmap(-1, max(1, len(ranks)))  # shared with the ranks: a byte each, set where its training is over
