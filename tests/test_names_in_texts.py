@@ -48,7 +48,7 @@ def test_every_file_that_a_text_names_exists() -> None:
 
 def test_every_module_that_a_text_names_exists() -> None:
     missing = [f"{place}: {name}" for place, text in _texts() for name in MODULE.findall(text)
-               if not _is_defined(name)]
+               if name != "benchmarks.md" and not _is_defined(name)]  # which is a page beside the package
     assert not missing, "\n".join(missing)
 
 
