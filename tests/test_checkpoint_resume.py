@@ -145,9 +145,11 @@ def test_another_optimizer_is_refused_and_other_settings_are_said(saved: Finishe
     refused = run(tmp_path, "train", [*ONE, *COMMON, resume, "optimizer=sgd"])
     assert (refused.status, refused.folder) == (2, None)
     assert "it holds the state of the optimizer adamw, and optimizer.name=sgd; set optimizer=adamw" in refused.stderr
-    changed = train(tmp_path, [*ONE, *COMMON, resume, "train.seed=7", "train.steps=6"])
+    changed = train(tmp_path, [*ONE, *COMMON, resume, "train.seed=7", "train.steps=6", "data.order=epoch"])
     assert "train.seed was 1234 and is 7" in changed.stderr
     assert "train.steps was 10 and is 6" in changed.stderr
+    assert "data.order was random and is epoch" in changed.stderr
+    assert "written by another run" not in changed.stderr, "train.resume names one on purpose"
 
 
 REQUEUE = """

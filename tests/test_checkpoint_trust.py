@@ -21,6 +21,8 @@ from holmes_hpc.checkpoint.index import INDEX_NAME, pack, read_index
 from holmes_hpc.checkpoint.order import doubts, next_serial
 from holmes_hpc.checkpoint.writing import Attempt, commit, write_part
 from holmes_hpc.errors import CheckpointError
+from holmes_hpc.runs import RunFolder
+from holmes_hpc.runs.identity import identity, make_identity
 from tests.checkpoint_folders import make_checkpoint
 from tests.checkpoints_for_tests import cut, load, save
 from tests.engine_worlds import train_world
@@ -189,6 +191,28 @@ def test_an_older_state_under_a_newer_name_is_named(tmp_path: Path, states: dict
 ])
 def test_nonsense_in_an_index_is_no_doubt_and_no_error(tmp_path: Path, extra: dict[str, Any]) -> None:
     assert said(tmp_path, 20, {10: state(10), 20: extra, 30: extra}) == ""
+
+
+def test_a_checkpoint_of_another_run_alone_in_a_runs_folder_is_named(tmp_path: Path) -> None:
+    """Copies of a whole folder keep its word; older checkpoints have none, and nothing is known of them."""
+    folder = RunFolder(tmp_path / "b")
+    folder.checkpoints.mkdir(parents=True)
+    assert identity(folder) is None
+    own = make_identity(folder)
+    assert own is not None and make_identity(folder) == own == identity(folder)
+    path = make_checkpoint(folder.checkpoints / "step-000020", 20, state(20, 1, "/runs/a", identity="0" * 16))
+    foreign = read_index(path)
+    for owner in (own, None):
+        assert "it was written by another run (a), and lies in this one's folder" in "".join(
+            doubts(path, foreign, owner))
+    assert [*doubts(path, foreign)] == [] == [*doubts(path, foreign, "0" * 16)]
+    shutil.copytree(folder.path, tmp_path / "copied")
+    assert identity(RunFolder(tmp_path / "copied")) == own
+    older = make_checkpoint(tmp_path / "old" / "step-000020", 20, state(20, 1))
+    assert [*doubts(older, read_index(older), own)] == []
+    for damaged in ("", "x", "0" * 300):
+        (folder.path / "identity").write_text(damaged)
+        assert identity(folder) is None
 
 
 def test_serial_numbers_go_on_above_all_that_is_there(tmp_path: Path) -> None:

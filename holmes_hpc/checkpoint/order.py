@@ -19,15 +19,26 @@ from holmes_hpc.foreign import number, whole_number
 
 _MOST_NEIGHBOURS = 8
 
+ANY = ""
+"""In place of the identity of a run: a checkpoint of any run is meant."""
+
 
 def next_serial(folder: Path) -> int:
     """Return the serial number of the next checkpoint in a folder: above that of each that is there."""
     return 1 + max((_serial(index) or 0 for _, index in _indices(newest_first(folder))), default=0)
 
 
-def doubts(path: Path, index: Index) -> Iterator[str]:
-    """Say what speaks against the checkpoint at `path` being the state after its step; nothing where nothing does."""
+def doubts(path: Path, index: Index, owner: str | None = ANY) -> Iterator[str]:
+    """Say what speaks against the checkpoint at `path` being the state after its step; nothing where nothing does.
+
+    `owner` is the identity of the run in whose folder it lies, None of one that has written no checkpoint yet; ANY
+    where it may be of any run.
+    """
     yield from _own_doubts(index)
+    written_by = index.extra.get("identity")
+    if owner != ANY and isinstance(written_by, str) and written_by != owner:
+        yield (f"it was written by another run ({_run(index) or 'unknown'}), and lies in this one's folder. Remove it "
+               "there if that is not meant; train.resume=PATH takes up a checkpoint where it lies")
     others = [(other, each) for other, each in _indices(newest_first(path.parent)) if other.name != path.name]
     foreign = next(((other, each) for other, each in others if _run(each) != _run(index) and _run(each)), None)
     if foreign is not None and _run(index):

@@ -15,7 +15,7 @@ from holmes_hpc.checkpoint.entries import Entry
 from holmes_hpc.checkpoint.index import Index, read_index
 from holmes_hpc.checkpoint.model import check_model, model_description, states_of
 from holmes_hpc.checkpoint.naming import candidates, looking_again, newest_first, tidy
-from holmes_hpc.checkpoint.order import doubts, next_serial
+from holmes_hpc.checkpoint.order import ANY, doubts, next_serial
 from holmes_hpc.checkpoint.reading import fill
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.data import Dataset
@@ -26,6 +26,7 @@ from holmes_hpc.engine.saving.saver import Saver, Say
 from holmes_hpc.engine.sharing import share_texts
 from holmes_hpc.errors import CheckpointError
 from holmes_hpc.runs import RunFolder
+from holmes_hpc.runs.identity import identity, make_identity
 from holmes_hpc.values import Plan
 
 _TRAIN_SETTINGS = ("seed", "steps", "global_batch_size", "precision")
@@ -61,6 +62,7 @@ class Checkpoints:
         """the step at which the schedule of the learning rate ends"""
         self._newest, self._serial = 0, 1
         self._loaded: tuple[Path, Index] | None = None
+        self._identity: str | None = None
         token = share_texts(secrets.token_hex(4), communicator)[0]
         self._saver = Saver(folder.checkpoints, communicator, token=token, keep=saved.train.keep_checkpoints,
                             goes_on=saved.train.on_save_error == "continue", say=say,
@@ -73,6 +75,8 @@ class Checkpoints:
         """
         if self._every:
             self._saver.probe()
+        if self._communicator.rank == 0:
+            self._identity = identity(self._folder)
         found = self._candidates() if self._communicator.rank == 0 else []
         self._newest = load_newest(found, self._load, self._communicator, self._say)
         if self._newest:
@@ -83,6 +87,7 @@ class Checkpoints:
             self.schedule_end = schedule_end(self._saved.optimizer, self._saved.train, self._before)
         if self._every and self._communicator.rank == 0:
             self._serial = next_serial(self._folder.checkpoints)
+            self._identity = make_identity(self._folder)
         return self._newest
 
     def after_step(self, step: int) -> None:
@@ -151,7 +156,7 @@ class Checkpoints:
             self._say(f"WARNING: {path} has no SHA-256, although train.checkpoint_sha256=true: it was saved without, "
                       "so only its CRC-32 are checked, which show damage and no forgery; checkpoints from here on have "
                       "them")
-        for doubt in doubts(path, index):
+        for doubt in doubts(path, index, self._identity if path.parent == self._folder.checkpoints else ANY):
             self._say(f"WARNING: {path}: {doubt}")
 
     def _say_differences(self) -> None:
@@ -170,6 +175,7 @@ class Checkpoints:
             "holmes_hpc": __version__,
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "run": str(self._folder.path),
+            **({"identity": self._identity} if self._identity else {}),
             "serial": self._serial,
             "world_size": self._saved.plan.world_size,
             "data": {"seed": self._saved.train.seed, "next_step": step + 1},
@@ -184,7 +190,11 @@ class Checkpoints:
         saved = self._saved
         settings = {f"train.{name}": saved.train[name] for name in _TRAIN_SETTINGS}
         settings |= {f"optimizer.{name}": saved.optimizer[name] for name in _OPTIMIZER_SETTINGS}
-        return settings | {"the data's fingerprint": saved.dataset.fingerprint()}
+        data = saved.dataset
+        settings |= {"data.order": data.order,
+                     "the shares of data.sources": [round(float(each), 6) for each in data.weights],
+                     "data.packing": [source.packing for source in data.sources]}
+        return settings | {"the data's fingerprint": data.fingerprint()}
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
