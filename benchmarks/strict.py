@@ -17,11 +17,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from holmes_hpc.cluster.nccl import DEFAULTS
 from tests.engine_worlds import train_world
 from tests.strict.random_plans import random_plan
 from tests.strict.rules import ALL, FIRST, Rules
 from tests.strict.worlds import RELATIVE, StrictError, difference, train_strictly
 from tests.test_equality import COMMON, LAYOUTS
+
+QUEUES = int(DEFAULTS["CUDA_DEVICE_MAX_CONNECTIONS"])
 
 MODES = {
     "first use held": Rules(hold=FIRST),
@@ -36,7 +39,7 @@ MODES = {
 
 def together(seed: int) -> Rules:
     """Return all of the rules at once."""
-    return Rules(ahead=True, hold=FIRST, queues=8, resident=8, seen=0.5, jitter_seconds=0.001, seed=seed)
+    return Rules(ahead=True, hold=FIRST, queues=QUEUES, resident=8, seen=0.5, jitter_seconds=0.001, seed=seed)
 
 
 def runs(arguments: argparse.Namespace) -> Iterator[tuple[str, list[str], dict[str, Rules]]]:

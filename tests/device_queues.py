@@ -69,3 +69,6 @@ class Queues:
 
     def wait(self, point: QueuePoint) -> None:
         self.put(point.query)
+
+    def apart(self, count: int) -> bool:
+        return True

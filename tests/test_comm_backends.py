@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from holmes_hpc.cluster.nccl import hardware_queues
 from holmes_hpc.comm import backends, gloo, nccl
 from holmes_hpc.comm.backends import Abilities, RankNode, abilities_of, available_backend, open_backend
 from holmes_hpc.comm.groups import connect
@@ -58,14 +59,17 @@ def test_only_a_backend_that_has_variables_sets_and_refuses_some() -> None:
     with pytest.raises(ConfigurationError, match="NCCL_NET=Socket is set"):
         prepare_environment(BACKEND_KINDS["nccl"], node, told)
     prepare_environment(BACKEND_KINDS["nccl"], node, told := {})
-    assert told == {"NCCL_IB_HCA": "=mlx5_0"}
+    assert told == {"NCCL_IB_HCA": "=mlx5_0", "CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+    prepare_environment(BACKEND_KINDS["nccl"], node, told := {"CUDA_DEVICE_MAX_CONNECTIONS": "8"})
+    assert told["CUDA_DEVICE_MAX_CONNECTIONS"] == "8", "who sets it is taken at his word"
+    assert [hardware_queues(each) for each in (told, {}, {"CUDA_DEVICE_MAX_CONNECTIONS": " 16"})] == [8, 8, 16]
 
 
 def test_what_the_cluster_file_says_of_a_node_goes_before_the_environment() -> None:
     node: Any = types.SimpleNamespace(hca="mlx5_0", gid_index=None, interface=None)
     told = {"NCCL_IB_HCA": "mlx5_9", "PATH": "/bin"}
     prepare_environment(BACKEND_KINDS["nccl"], node, told, ["ib", "roce"])
-    assert told == {"NCCL_IB_HCA": "=mlx5_0", "PATH": "/bin"}
+    assert told == {"NCCL_IB_HCA": "=mlx5_0", "PATH": "/bin", "CUDA_DEVICE_MAX_CONNECTIONS": "32"}
     with pytest.raises(ConfigurationError, match="NCCL_SOCKET_IFNAME=ib0 is set"):
         prepare_environment(BACKEND_KINDS["nccl"], node, {"NCCL_SOCKET_IFNAME": "ib0"}, ["ib", "roce"])
 

@@ -44,6 +44,8 @@ class FakeStep:
 
 
 class FakeCommunicator:
+    streams = None
+
     def naming(self, group, doing, *, noted=True):
         return contextlib.nullcontext()
 

@@ -15,6 +15,7 @@ import pytest
 import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 
+from holmes_hpc.cluster.nccl import DEFAULTS
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.point_to_point import Transfers
 from holmes_hpc.comm.stepwise import Collective, Lane
@@ -192,6 +193,21 @@ def test_deadlocks_are_told_as_a_cycle_and_the_engine_has_none(before: Any, layo
     assert difference(found, expected) <= RELATIVE
 
 
+MORE_GROUPS_THAN_QUEUES = 16
+"""The seed of a plan whose ranks have up to 13 communicators: sums wait in the queue of a send."""
+
+
+@pytest.mark.long
+def test_groups_that_share_hardware_queues_deadlock_and_have_each_its_own(tmp_path: Path) -> None:
+    layout = random_plan(MORE_GROUPS_THAN_QUEUES)
+    with pytest.raises(StrictError, match="DEADLOCK"):
+        train_strictly(tmp_path / "before", layout, Rules(ahead=True, queues=8, stall_seconds=4))
+    (tmp_path / "gloo").mkdir()
+    found = train_strictly(tmp_path / "after", layout,
+                           Rules(ahead=True, queues=int(DEFAULTS["CUDA_DEVICE_MAX_CONNECTIONS"])))
+    assert difference(found, train_world(tmp_path / "gloo", layout)) <= RELATIVE
+
+
 HARDER = ("pp2-dp2-tied-sgd", "interleaved-pp2-dp2", "zero-bubble-pp4", "three-beside-one", "dp4", "tp2-pp2-sequence",
           "unlike-tensor-degrees-sequence", "turns-pp2-dp4")
 """Layouts of each kind; `python -m benchmarks.strict` trains all."""
@@ -210,7 +226,7 @@ def test_layouts_train_by_all_rules_as_on_gloo(name: str, tmp_path: Path) -> Non
     pytest.param(name, marks=pytest.mark.long) for name in ("tp2-pp2-sequence", "zero-bubble-pp4", "dp4"))])
 def test_layouts_train_where_the_host_runs_ahead_as_on_gloo(name: str, tmp_path: Path) -> None:
     layout = [*COMMON, *LAYOUTS[name], "train.steps=2"]
-    rules = Rules(ahead=True, hold=FIRST, queues=8, resident=8, jitter_seconds=0.001, seed=len(name))
+    rules = Rules(ahead=True, hold=FIRST, queues=32, resident=8, jitter_seconds=0.001, seed=len(name))
     (tmp_path / "gloo").mkdir()
     found = train_strictly(tmp_path / "strict", layout, rules)
     assert difference(found, train_world(tmp_path / "gloo", layout)) <= RELATIVE

@@ -83,7 +83,18 @@ def check_environment(environment: Mapping[str, str], fabrics: Sequence[str] = (
         )
 
 
-_FEWEST_QUEUES = 4
+_QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+_FEWEST_QUEUES, _USUAL_QUEUES = 4, 8
+
+DEFAULTS: Mapping[str, str] = {_QUEUES: "32"}
+"""What is set where the environment says nothing of it: as many hardware queues as CUDA knows, since streams that share
+one wait for each other."""
+
+
+def hardware_queues(environment: Mapping[str, str]) -> int:
+    """Return over how many hardware queues CUDA spreads the streams of a process: 8 where it is told nothing."""
+    text = environment.get(_QUEUES, "").strip()
+    return int(text) if text.isdigit() else _USUAL_QUEUES
 
 
 def _check_queues(environment: Mapping[str, str]) -> None:
@@ -92,8 +103,7 @@ def _check_queues(environment: Mapping[str, str]) -> None:
     An operation that waits for another rank holds up whatever else is in its queue. Megatron-LM asks for one queue,
     since it has one pipeline transfer at a time.
     """
-    name = "CUDA_DEVICE_MAX_CONNECTIONS"
-    text = environment.get(name, "")
+    name, text = _QUEUES, environment.get(_QUEUES, "")
     if text.strip().isdigit() and int(text) < _FEWEST_QUEUES:
         raise ConfigurationError(
             f"{name}={text} is set: the process groups of a rank would share so few hardware queues that ranks of a "

@@ -78,11 +78,15 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class RankNode:
-    """What a backend is opened with: the networks of this rank's node, its GPU if it has one, and gloo's threads."""
+    """What a backend is opened with: the networks of this rank's node, its GPU if it has one, and gloo's threads.
+
+    `device_queues`: over how many hardware queues of the GPU its streams are spread.
+    """
 
     networks: NodeNetworks
     device: torch.device | None
     gloo_threads: int
+    device_queues: int = 8
 
 
 def open_backend(name: str, node: RankNode) -> Backend:

@@ -18,11 +18,15 @@ from holmes_hpc.comm.devices import check_devices
 from holmes_hpc.comm.gloo import open_backend as open_gloo
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.comm.progress import Progress
+from holmes_hpc.comm.streams import Streams
 from holmes_hpc.comm.warm_up import warm_up, warm_up_edge
 from holmes_hpc.errors import ConfigurationError, NetworkError
 from holmes_hpc.values import Group, Plan
 from holmes_hpc.values.backend_kinds import GLOO
 from holmes_hpc.values.doing import CONNECTING
+
+_FURTHER_QUEUES = 6
+"""Beside those of process groups: of the computation, of copies, of three numbers of steps and of their ends."""
 
 Report = Callable[[int, int, str], None]
 
@@ -66,6 +70,16 @@ class Communicator:
         if self.plan.groups[index].kind == "pipeline":
             for pair in itertools.combinations(self.plan.groups[index].ranks, 2):
                 self._edges.setdefault(frozenset(pair), index)
+
+    @property
+    def side_streams(self) -> Streams | None:
+        """The device's queues, where all steps of a collective may stand on them at once.
+
+        A step that waits there for the one before holds up what shares its hardware queue, which may be what another
+        rank needs to come to that one: so each process group, each side queue and the computation need their own.
+        """
+        apart = self.streams is not None and self.streams.apart(len(self._index) - 1 + _FURTHER_QUEUES)
+        return self.streams if apart else None
 
     def has_group(self, index: int) -> bool:
         """Return whether this rank shares group `index` with another rank (a group of one builds nothing)."""
@@ -168,13 +182,15 @@ def connect(
     device: torch.device | None = None,
     activity: Activity | None = None,
     shares_devices: bool = False,
+    device_queues: int = 8,
 ) -> Communicator:
     """Build and warm up every group of the plan; all ranks call it with the same plan.
 
     Every rank walks the groups in the plan's order, so that no two ranks wait for each other. Timeouts are in
     seconds: the first holds until a group has proved to work, the second afterwards. `progress(done, total,
     text)` is called before the first group and after each one. `device` is the rank's GPU, for
-    backends that need one; ranks may have the same where it `shares_devices`. `activity` is what the rank does,
+    backends that need one; ranks may have the same where it `shares_devices`, and its streams
+    share `device_queues`. `activity` is what the rank does,
     to go on with.
 
     Raises NetworkError that names the group which cannot connect, ConfigurationError for an unknown backend.
@@ -182,7 +198,7 @@ def connect(
     start, train = _duration(start_timeout), _duration(train_timeout)
     if plan.world_size != world_size or plan.groups[0].kind != "world":
         raise ValueError(f"the plan is for {plan.world_size} ranks and starts with {plan.groups[0]}")
-    node = RankNode(networks, device, gloo_threads)
+    node = RankNode(networks, device, gloo_threads, device_queues)
     gloo = open_gloo(node)
     maker: Backend = gloo if backend == gloo.name else open_backend(backend, node)
     _check_networks(plan, maker)

@@ -82,7 +82,8 @@ def is_available() -> bool:
 
 def open_backend(node: RankNode) -> NcclBackend:
     """Return the backend of a rank on a node, on its GPU or on the current one."""
-    return NcclBackend(node.networks, node.device or torch.device("cuda", torch.cuda.current_device()))
+    return NcclBackend(node.networks, node.device or torch.device("cuda", torch.cuda.current_device()),
+                       queues=node.device_queues)
 
 
 class NcclBackend:
@@ -97,11 +98,11 @@ class NcclBackend:
     abilities = ABILITIES
 
     def __init__(
-        self, networks: NodeNetworks, device: torch.device, factory: OptionsFactory = new_options
+        self, networks: NodeNetworks, device: torch.device, factory: OptionsFactory = new_options, *, queues: int = 8
     ) -> None:
         self.networks = networks
         self.device = device
-        self.streams: Streams | None = CudaStreams(device)
+        self.streams: Streams | None = CudaStreams(device, queues)
         self._factory = factory
 
     def new_group(

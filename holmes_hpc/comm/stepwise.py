@@ -6,7 +6,8 @@ which a rank gets to them, and no two ranks can wait for each other.
 
 On CPUs `Lane.poll`, which is called often, begins the next step of whatever has arrived, and so does the thread of
 `comm/progress.py` while the rank is blocked. On a device whose queues run behind the host all steps are put on them at
-once (`Collective.chain`): a queue for the steps of each number, each step behind a point of the one before.
+once (`Collective.chain`): a queue for the steps of each number, each step behind a point of the one before. Where
+queues hold each other up (`Communicator.side_streams`), they are polled there too.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Collective:
         step = self._steps[self.begun]
         self._works, self._arrived = [], []
         if step is not None:
-            self.began = self.began or time.perf_counter()
+            self.began = self.began or self._now()
             with self._communicator.naming(step.group, step.doing):
                 self._works = step.begin()
         for work in self._works:
@@ -83,7 +84,8 @@ class Collective:
         if step is not None:
             for work in self._works:
                 self._communicator.wait(work, step.group, step.doing)
-            self.ended = max(self._arrived) if len(self._arrived) == len(self._works) > 0 else time.perf_counter()
+            known = self._communicator.streams is None and len(self._arrived) == len(self._works) > 0
+            self.ended = max(self._arrived) if known else self._now()
             self._works = []
             step.end()
         if self.begun == len(self._steps):
@@ -118,6 +120,10 @@ class Collective:
         with self._communicator.naming(step.group, step.doing):
             streams.wait(self.ended)  # type: ignore[arg-type]
         self._finish()
+
+    def _now(self) -> Moment:
+        streams = self._communicator.streams
+        return time.perf_counter() if streams is None else streams.point()
 
     def _queue_end(self, step: Step, works: Sequence[Work]) -> None:
         for work in works:

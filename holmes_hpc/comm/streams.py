@@ -41,12 +41,18 @@ class Streams(Protocol):
     def wait(self, point: Point) -> None:
         """Let what follows in the current queue wait for a point of another one."""
 
+    def apart(self, count: int) -> bool:
+        """Return whether so many queues run without waiting for each other, unless they are told to."""
+
 
 class CudaStreams:
-    """The streams of a GPU. Not yet run on one."""
+    """The streams of a GPU, which CUDA spreads over `queues` hardware queues. Not yet run on one.
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    What waits at the head of a hardware queue holds up all that other streams have put behind it.
+    """
+
+    def __init__(self, device: torch.device, queues: int) -> None:
+        self._device, self._queues = device, queues
         self._sides: dict[int, torch.cuda.Stream] = {}
 
     def point(self) -> Point:
@@ -64,6 +70,10 @@ class CudaStreams:
     def wait(self, point: Any) -> None:
         """Let the current stream wait for an event."""
         torch.cuda.current_stream(self._device).wait_event(point)
+
+    def apart(self, count: int) -> bool:
+        """Return whether each of so many streams has a hardware queue of its own."""
+        return count <= self._queues
 
 
 def between(begin: Moment, end: Moment) -> float:

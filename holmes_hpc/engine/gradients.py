@@ -48,7 +48,7 @@ class Gradients:
         self._pace = pace or Pace()
         self._model, self._communicator, self._dtype = model, communicator, dtype
         self._overlap = plan.synchronization.overlap_grad_reduce
-        self.scratch = Scratch(communicator.device, communicator.streams)
+        self.scratch = Scratch(communicator.device, communicator.side_streams)
         self.own = OwnNumbers(communicator.device)
         self.flats = [
             make_flat(index, reduction, model, communicator, self.scratch, plan.synchronization.bucket_mib, dtype)
@@ -70,7 +70,7 @@ class Gradients:
         self._next = 0
         self._sums: dict[tuple[int, int], Collective] = {}
         self._timeline = Timeline()
-        self._lane = Lane(communicator.streams, communicator.progress, early=not self._shares_groups())
+        self._lane = Lane(communicator.side_streams, communicator.progress, early=not self._shares_groups())
 
     def start(self, timeline: Timeline) -> None:
         """Begin a step: gradients are zero, and nothing is ready."""

@@ -30,7 +30,7 @@ class Gatherer:
         self._model, self._communicator = model, communicator
         self.overlaps = plan.synchronization.overlap_param_gather
         self._flats = {flat.index: flat for flat in flats}
-        self._lane = Lane(communicator.streams, communicator.progress)
+        self._lane = Lane(communicator.side_streams, communicator.progress)
         self._pending: dict[tuple[int, int], Collective] = {}
         self._buckets: dict[str, list[Bucket]] = {}
         self._timeline = Timeline()

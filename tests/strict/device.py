@@ -32,7 +32,7 @@ class Device:
         self.dead = ""
         self.host = ""
         self._host_waits: Operation | None = None
-        self.queues = Queues(lambda: self.dead, self._fail) if rules.ahead else None
+        self.queues = Queues(lambda: self.dead, self._fail, rules.queues) if rules.ahead else None
         self._random = random.Random(rules.seed)
         self._progress = time.monotonic()
         threading.Thread(target=self._watch, name="strict-watch", daemon=True).start()
@@ -169,7 +169,8 @@ class Device:
         return {
             "rank": self.rank, "why": why, "host": None if held is None else held.number, "doing": self.host,
             "operations": [{
-                "number": each.number, "text": str(each), "state": each.state, "communicator": each.communicator.key,
+                "number": each.number, "text": str(each), "state": each.state,
+                "ready": each.ready.is_set(), "communicator": each.communicator.key,
                 "kind": each.kind, "place": each.place, "members": each.communicator.ranks,
                 "peer": -1 if each.peer < 0 else each.communicator.ranks[each.peer],
                 "blocker": None if each in self.running or (blocker := self.blocker(each)) is None else blocker.number,

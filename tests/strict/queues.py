@@ -40,11 +40,11 @@ class QueuePoint:
 class Queues:
     """Queues by number; one is the current one of the thread that trains. An error in one ends the device.
 
-    `fault` is asked for what has ended it, and `fail` told of what does.
+    `fault` is asked for what has ended it, and `fail` told of what does. So many run `apart`; 0: all.
     """
 
-    def __init__(self, fault: Callable[[], str], fail: Callable[[str], None]) -> None:
-        self._fault, self._fail = fault, fail
+    def __init__(self, fault: Callable[[], str], fail: Callable[[str], None], apart: int) -> None:
+        self._fault, self._fail, self._apart = fault, fail, apart
         self._things: dict[int, deque[Callable[[], object]]] = {}
         self._more = threading.Condition()
         self._current = COMPUTE
@@ -80,6 +80,9 @@ class Queues:
 
     def wait(self, point: QueuePoint) -> None:
         self.put(lambda: self._hold(point.passed))
+
+    def apart(self, count: int) -> bool:
+        return self._apart == 0 or count <= self._apart
 
     def hold_until(self, event: threading.Event) -> None:
         """Let the current queue wait for an event."""

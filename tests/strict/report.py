@@ -46,6 +46,8 @@ class Report:
         rank, operation = node[0], self._operations[node]
         if operation["blocker"] is not None:
             return "cannot start before its", (rank, operation["blocker"])
+        if not operation["ready"]:
+            return "waits for what is computed before it", None
         for peer in self._peers(rank, operation):
             counterpart = next((other for other in self._operations if other[0] == peer
                                 and _match(operation, rank, self._operations[other], peer)), None)

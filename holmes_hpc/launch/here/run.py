@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holmes_hpc.cluster import ClusterDescription, Machine
-from holmes_hpc.cluster.nccl import may_share_gpus
+from holmes_hpc.cluster.nccl import DEFAULTS, hardware_queues, may_share_gpus
 from holmes_hpc.emulation.network import EmulatedNetwork, emulated_network
 from holmes_hpc.emulation.world import World, WorldContext, start_world
 from holmes_hpc.errors import INTERRUPTED
@@ -90,6 +90,9 @@ def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder:
     mode = "local" if network is None else "emulated"
     backend = backend_here(str(config.launch.backend), mode, cluster, read_node("here").gpus,
                            shared=may_share_gpus(os.environ))
+    if backend is None or backend.needs_gpus:
+        for name, value in DEFAULTS.items():
+            os.environ.setdefault(name, value)
     host = "127.0.0.1" if network is None else network.node(plan.ranks[0].slot).ethernet_address
     secret = secrets.token_bytes(SECRET_BYTES)
     settings = []
@@ -105,6 +108,7 @@ def _rank_settings(plan: Plan, config: Any, cluster: ClusterDescription, folder:
             folder=folder, interfaces=interfaces, host=host, peak_tflops=machine.tflops(node, config.train.precision),
             emulated=network is not None, counts_bytes=network is not None and place.local_rank == 0,
             rendezvous_path=folder.rendezvous_path, secret=secret, backend=backend.name if backend else None,
-            shares_gpus=may_share_gpus(os.environ), disturbances=cluster.disturbances, timed=timed,
+            shares_gpus=may_share_gpus(os.environ), device_queues=hardware_queues(os.environ),
+            disturbances=cluster.disturbances, timed=timed,
         ))
     return settings

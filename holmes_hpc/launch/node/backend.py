@@ -76,6 +76,8 @@ def prepare_environment(kind: BackendKind, node: Node, environment: MutableMappi
     told = told_of_node(kind, node)
     check_environment(kind, {name: value for name, value in environment.items() if name not in told}, fabrics)
     environment.update(told)
+    for name, value in importlib.import_module(kind.environment).DEFAULTS.items():
+        environment.setdefault(name, value)
 
 
 def told_of_node(kind: BackendKind, node: Node) -> dict[str, str]:

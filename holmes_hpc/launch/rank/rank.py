@@ -124,6 +124,7 @@ def _meet(settings: RankSettings, dataset: Dataset | None, activity: Activity, p
         gloo_threads=config.launch.gloo_threads,
         activity=activity,
         shares_devices=settings.shares_gpus,
+        device_queues=settings.device_queues,
     )
     communicator.barrier()
     if settings.job_id is not None:

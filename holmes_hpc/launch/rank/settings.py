@@ -25,7 +25,8 @@ class RankSettings:
     counters; `peak_tflops` is what the rank's device can do. `rendezvous_path` is where rank 0 publishes its
     address, in a file that no earlier start can have left; `secret` is what ranks prove to each other that they are
     of this run, None where rank 0 makes it and leaves it in a file beside the address; `stop_requested` says
-    whether this rank was told to save and stop. `shares_gpus`: several ranks may have one. `job_id` is that of a
+    whether this rank was told to save and stop. `shares_gpus`: several ranks may have one.
+    `device_queues`: the hardware queues of its GPU that its streams share. `job_id` is that of a
     Slurm job, whose rank 0 writes job.json, and `restarts` how often it was requeued. `backend` is the
     communication library, None where the rank is to look for GPUs itself. `disturbances` act on this run, and
     `wait_for_links` (step, the most seconds) waits until those of a step act on the emulated links. `timed` are the
@@ -51,6 +52,7 @@ class RankSettings:
     restarts: int = 0
     backend: str | None = None
     shares_gpus: bool = False
+    device_queues: int = 8
     disturbances: tuple[Disturbance, ...] = ()
     wait_for_links: Callable[[int, float], None] = lambda step, timeout_seconds: None
     tell: Callable[[Mapping[str, Any]], None] = lambda report: None

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holmes_hpc.cluster import ClusterDescription, Machine, read_cluster
+from holmes_hpc.cluster.nccl import hardware_queues
 from holmes_hpc.cluster.nics import ETHERNET
 from holmes_hpc.cluster.slurm.step import StepLayout
 from holmes_hpc.config.kept import read_kept
@@ -173,7 +174,7 @@ def _settings(config: Any, cluster: ClusterDescription, start: Start, layout: St
         peak_tflops=Machine.described(cluster).tflops(node, config.train.precision),
         emulated=False, counts_bytes=layout.local_rank == 0, rendezvous_path=start.rendezvous_path,
         stop_requested=stopping.requested, job_id=layout.allocation.requeue_id, restarts=layout.restart_count,
-        backend=allocation.backend,
+        backend=allocation.backend, device_queues=hardware_queues(os.environ),
     )
 
 
