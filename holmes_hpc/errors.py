@@ -74,6 +74,9 @@ class NetworkError(RunFailedError):
 class HangError(RunFailedError):
     """Ranks waited for another one longer than they may; the message names that one and what they waited for."""
 
+    of_suspension = False
+    """Whether the process stood still meanwhile, as a job does that Slurm suspends: nothing is wrong with the run."""
+
 
 class DataError(RunFailedError):
     """The training data is missing or unusable, which shows only when it is opened."""

@@ -10,10 +10,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from holmes_hpc.cluster.slurm import read_step
+from holmes_hpc.errors import HangError
+from holmes_hpc.launch.rank.settings import RankSettings
+from holmes_hpc.launch.rank.watching import report_error
 from holmes_hpc.launch.slurm.rank import be_rank
 from holmes_hpc.launch.slurm.stopping import Stopping
 from holmes_hpc.runs import RunFolder, Start, read_result, update_job, write_result
@@ -250,6 +255,35 @@ def test_unfit_nodes_are_excluded_in_their_component_beside_those_of_before(
     _, calls = settle(run, tmp_path, in_job, jobs=RUNNING)
     assert calls[1:] == ["requeue 1234", "update JobId=1234+1 ExcNodeList=ib-9,roce-2"]
     assert json.loads(run.excluded_path.read_text()) == ["ib-9", "roce-2"]
+
+
+def suspend(run: RunFolder) -> None:
+    """Leave what ranks do that stood still for longer than the timeout, one of which blames another."""
+    start = begin(run)
+    for rank in (0, 1):
+        error = HangError(f"rank {rank} stood still for 900.0 s: its job was suspended")
+        error.of_suspension = rank == 1
+        report_error(cast(RankSettings, SimpleNamespace(folder=run, rank=rank, tell=lambda report: None,
+                                                        spare=SimpleNamespace(release=lambda: None))), error)
+    end(start, dict.fromkeys((rank for ranks in RANKS.values() for rank in ranks), 1))
+
+
+def test_a_job_that_was_suspended_for_too_long_is_queued_again(run: RunFolder, tmp_path: Path,
+                                                                in_job: pytest.MonkeyPatch) -> None:
+    suspend(run)
+    assert settle(run, tmp_path, in_job, jobs=RUNNING) == (3, ["show job 1234", "requeue 1234"])
+    said = (read_result(run) or {})["error"]
+    assert said.startswith("rank 1 stood still") and "job 1234 is queued again" in said
+
+
+def test_a_job_that_was_suspended_stays_failed_where_requeuing_is_off_or_it_was_not_the_cause(
+        run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:
+    suspend(run)
+    assert settle(run, tmp_path, in_job, jobs=RUNNING, arguments=()) == (1, [])
+    fail(run, 0, "ValueError", "a fault of its own", ours=False)
+    ended, calls = settle(run, tmp_path, in_job, jobs=RUNNING)
+    assert ended == 1 and "requeue 1234" not in calls
+    assert "a fault of its own" in (read_result(run) or {})["error"]
 
 
 def test_a1_where_requeue_fails_the_way_on_is_said(run: RunFolder, tmp_path: Path, in_job: pytest.MonkeyPatch) -> None:

@@ -164,6 +164,12 @@ class Start:
         failed.sort(key=lambda end: (self._nearness(end), end["rank"]))
         return self._describe(failed[0]) if failed else None
 
+    def was_suspended(self) -> bool:
+        """Say whether the cause is that the job stood still for longer than a wait may take."""
+        cause = self.cause()
+        reports = [read_error(self.run, rank) or {} for rank in self.ranks()] if cause else []
+        return any(report.get("of_suspension") is True and report["message"] == cause for report in reports)
+
     def failed_nodes(self) -> list[str]:
         """Return the nodes all of whose ranks ended without a word, where other nodes' ranks did not."""
         nodes, ends = self.ranks(), self.ends()
@@ -189,6 +195,7 @@ class Start:
         """Return what a rank says that waited in vain; None where there is none, or a rank failed by itself."""
         reports = {rank: read_error(self.run, rank) or {} for rank in nodes}
         hangs = [report for report in reports.values() if report.get("type") == _HANG]
+        hangs.sort(key=lambda report: report.get("of_suspension") is not True)  # which explains what others saw
         by_themselves = [rank for rank, end in ends.items() if end["status"] not in (0, 3)
                          and self._nearness(end) < _LOST_NEIGHBOUR and reports.get(rank, {}).get("type") != _HANG]
         return str(hangs[0]["message"]) if hangs and not by_themselves else None

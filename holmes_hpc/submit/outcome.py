@@ -84,8 +84,13 @@ def outcome_of(folder: RunFolder, step_status: str, log: str = BATCH_LOG) -> tup
 
 
 def _after_failure(folder: RunFolder, text: str, job_id: str) -> tuple[str, str]:
-    """Go on where the failure was a node's: Slurm requeues such a job itself, though it may notice later than we do."""
+    """Go on where the failure was a node's: Slurm requeues such a job itself, though it may notice later than we do.
+
+    A job that was suspended for too long goes back into the queue as a preempted one does.
+    """
     start, status = Start.newest(folder), "preempted"
+    if start is not None and start.was_suspended():
+        return _go_on(folder, text, job_id, may_requeue=True)
     try:
         if requeued_by_slurm(job_id):
             text += f"; Slurm has put job {job_id} back into the queue"

@@ -39,6 +39,7 @@ class Hang:
 
     culprits: tuple[int, ...]
     message: str
+    of_suspension: bool = False
 
 
 def find_culprits(evidence: Evidence) -> tuple[int, ...]:

@@ -157,7 +157,8 @@ class Watch:
         return Hang((), f"rank {self._rank} stood still for {seconds:.1f} s in step {wait.doing.step}, longer than "
                         f"train.timeout_seconds={self._timeout_seconds:g} allows a wait for others: its job was "
                         "suspended, as by `scontrol suspend`, gang scheduling or PreemptMode=SUSPEND, or its machine "
-                        "was; raise train.timeout_seconds above such pauses, or have the site requeue such jobs")
+                        "was; raise train.timeout_seconds above such pauses, or have the site requeue such jobs",
+                    of_suspension=True)
 
     def _explain(self, wait: Wait) -> Hang:
         self._pulse.look(self._clock)

@@ -27,7 +27,7 @@ def watched(communicator: Communicator, settings: RankSettings) -> Iterator[None
     Where the rank waits on although the time is over, the process ends with status 1 and the same error in its file.
     """
     def end(hang: Hang) -> None:
-        error = HangError(hang.message)
+        error = _error_of(hang)
         try:
             report_error(settings, error)
             sys.stderr.write(f"{redact(str(error))}\n")
@@ -44,10 +44,16 @@ def watched(communicator: Communicator, settings: RankSettings) -> Iterator[None
     except NetworkError as error:
         hang = watch.explain_failure()
         if hang is not None:
-            raise HangError(hang.message) from error
+            raise _error_of(hang) from error
         raise
     finally:
         watch.leave()  # from here on others do not take this rank for the cause
+
+
+def _error_of(hang: Hang) -> HangError:
+    error = HangError(hang.message)
+    error.of_suspension = hang.of_suspension
+    return error
 
 
 def report_error(settings: RankSettings, error: Exception) -> None:
@@ -57,6 +63,7 @@ def report_error(settings: RankSettings, error: Exception) -> None:
         "message": redact(_with_remedy(str(error))),
         "ours": isinstance(error, HolmesError),
         "names_rank": getattr(error, "names_rank", False),
+        **({"of_suspension": True} if getattr(error, "of_suspension", False) else {}),
         "traceback": redact("".join(traceback.format_exception(error))),
     }
     settings.tell(report)
