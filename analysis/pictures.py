@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from analysis.columns import is_busy
 from analysis.tables import COMPARABLE
-from analysis.words import comparable
+from analysis.words import comparable, short
 from holmes_hpc.runs.private import put_file
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -228,15 +228,15 @@ def _write(axes: Axes, text: str, x: float, y: float, colour: str = INK) -> None
 
 def _bar_label(row: dict, by: str | None) -> str:
     if by:
-        return f"{row[by]}\n{row['runs']} run{'s' if row['runs'] != 1 else ''}"
-    return f"{row['strategy']} {row['layout']}\n{row['run']}"
+        return f"{short(row[by])}\n{row['runs']} run{'s' if row['runs'] != 1 else ''}"
+    return f"{short(row['strategy'])} {row['layout']}\n{short(row['run'])}"
 
 
 def _panel_title(row: pd.Series) -> str:
     order = "" if pd.isna(row["order"]) or row["order"] == "grouped" else f", {row['order']} order"
     parts = [
-        f"{row['cluster']}{order}",
-        row["workload"],
+        f"{short(row['cluster'])}{order}",
+        short(row["workload"]) if pd.notna(row["workload"]) else None,
         row["precision"],
         MACHINES.get(row["machine"], row["machine"]),
     ]
@@ -245,7 +245,8 @@ def _panel_title(row: pd.Series) -> str:
 
 def run_label(row: pd.Series) -> str:
     """Return what a picture calls a run: strategy, layout, name and the machine that measured it."""
-    return f"{row['strategy']} {row['layout']} \N{MIDDLE DOT} {row['run']} ({row['machine']})"
+    what = f"{short(row['strategy'])} {row['layout']}"
+    return f"{what} \N{MIDDLE DOT} {short(row['run'])} ({row['machine']})"
 
 
 def save(figure: Figure, path: Path) -> None:

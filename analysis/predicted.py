@@ -71,7 +71,7 @@ def predicted_panel(config: Any, plan: Plan, mode: str | None = None, cluster: C
     drawn = _timelines(plan, layout, trace)
     rows = _rows(plan, trace, drawn, whole, stretch)
     busy = _busy_seconds(trace)
-    parts = [_title(plan, trace, drawn, name or str(config.cluster.name))]
+    parts = [_title(plan, trace, drawn, words.short(name or config.cluster.name))]
     if len(busy) > MOST_LINKS:
         parts.append(f"the {MOST_LINKS} busiest of {len(busy)} links")
     return Panel(rows, _wrapped(parts), _links(task, trace, busy, stretch))

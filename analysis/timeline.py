@@ -32,6 +32,7 @@ from analysis.pictures import (
     plain_text,
     save,
 )
+from analysis.words import short
 
 Item = TypeVar("Item")
 
@@ -247,7 +248,7 @@ def evenly(items: Sequence[Item], most: int) -> list[Item]:
 def _measured_title(rows: pd.DataFrame) -> str:
     first = rows.iloc[0]
     return (
-        f"{first['run']} \N{MIDDLE DOT} step {int(first['step'])} \N{MIDDLE DOT} {first['strategy']} "
+        f"{short(first['run'])} \N{MIDDLE DOT} step {int(first['step'])} \N{MIDDLE DOT} {short(first['strategy'])} "
         f"{first['layout']} \N{MIDDLE DOT} measured, {MACHINES.get(first['machine'], first['machine'])}"
     )
 
@@ -267,9 +268,9 @@ def _lane(place: int, look: Look) -> tuple[float, float]:
 def _rank_label(member: dict, rows: pd.DataFrame) -> str:
     stages = rows.loc[(rows["rank"] == member["rank"]) & (rows["stage"] >= 0), "stage"]
     served = ", ".join(str(int(stage)) for stage in sorted(set(stages)))
-    node = f"  {member['node']}" if pd.notna(member["node"]) else ""
+    node = f"  {short(member['node'], 24)}" if pd.notna(member["node"]) else ""
     if pd.notna(member["fabric"]) and str(member["fabric"]) not in node:
-        node += f" ({member['fabric']})"
+        node += f" ({short(member['fabric'], 24)})"
     alike = int(member.get("stands_for", 1))
     below = [*[f"stage {served}"] * bool(served), *[f"{alike} ranks alike"] * (alike > 1)]
     return f"rank {member['rank']}{node}" + (f"\n{', '.join(below)}" if below else "")

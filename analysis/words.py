@@ -89,6 +89,13 @@ def comparable(measured_on: str, predicted_machine: str | None) -> bool:
     return predicted_machine == "described" and measured_on in ("real", "wind tunnel")
 
 
+def short(text: object, most: int = 48) -> str:
+    """Return a name as a picture can hold it: of a long one the beginning and the end, which tells runs apart."""
+    words = str(text)
+    tail = most // 2
+    return words if len(words) <= most else f"{words[:most - tail - 1]}\N{HORIZONTAL ELLIPSIS}{words[-tail:]}"
+
+
 def _distinct_stages(pipeline: Record) -> tuple[tuple[int, ...], ...]:
     """Return a pipeline's rank tuples, each once: the chunks of an interleaved schedule share theirs."""
     return tuple(dict.fromkeys(tuple(stage["ranks"]) for stage in pipeline["stages"]))

@@ -13,11 +13,11 @@ from matplotlib import image
 
 from analysis import columns
 from analysis.loss import lowest_losses
-from analysis.pictures import fastest_rows
+from analysis.pictures import _bar_label, _panel_title, fastest_rows, run_label
 from analysis.reading import read_runs
-from analysis.tables import runs_table
+from analysis.tables import actions_table, runs_table
 from analysis.throughput import main
-from analysis.timeline import by_stage
+from analysis.timeline import _measured_title, by_stage
 from tests.run_folders import make_plan, make_run, metric
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -287,3 +287,27 @@ def test_ranks_are_drawn_in_the_order_of_their_stages():
     """Ranks 2 and 0 hold stage 0; rank 1, which does no stage, stands first, as the label says none."""
     rows = pd.DataFrame([(3, 1), (2, 0), (0, 0), (0, -1), (4, 1), (4, 2), (1, -1)], columns=["rank", "stage"])
     assert by_stage(rows) == [1, 0, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["n" * 200, "x " * 100])
+def test_names_of_any_length_leave_room_for_what_is_drawn(name: str, tmp_path: Path) -> None:
+    """The names of cluster, model, strategy and run; the end of a run's is what tells it from others."""
+    run = make_run(tmp_path, "20261201-000000-a000", metrics=[metric(step) for step in range(1, 9)], timeline_steps=[4])
+    plan = json.loads((run / "plan.json").read_text())
+    plan["strategy"] = name
+    for place in plan["ranks"]:
+        place["node"] = f"{place['node']}{name}"
+    (run / "plan.json").write_text(json.dumps(plan))
+    config = (run / "config.yaml").read_text().replace("gpt_tiny", name).replace("name: mixed", f"name: {name}")
+    (run / "config.yaml").write_text(config)
+    found = read_runs(run)
+    row = runs_table(found).iloc[0]
+    assert row["strategy"] == name, "tables have it whole"
+    lines = [*run_label(row).splitlines(), *_bar_label(row.to_dict(), None).splitlines(), _panel_title(row),
+             _measured_title(actions_table(found))]
+    assert max(map(len, lines)) < 170 and all("\N{HORIZONTAL ELLIPSIS}" in line for line in (lines[0], lines[-2]))
+    assert run_label(row).count(run.name) == 1
+    assert main([str(run)]) == 0
+    for picture in ("throughput", "timeline", "loss"):
+        height, width = image.imread(run / f"{picture}.png").shape[:2]
+        assert width < 3000 and height < 3000
