@@ -25,7 +25,7 @@ from holmes_hpc.quoting import one_line
 from holmes_hpc.runs import find
 from holmes_hpc.runs.find import SWEEP_FILE
 from holmes_hpc.runs.job import job_ranks
-from holmes_hpc.runs.metrics import MOST_LINES_BYTES, timeline_row
+from holmes_hpc.runs.metrics import MOST_LINES_BYTES, newest_actions
 from holmes_hpc.runs.sweep_record import RECORD
 
 RUN_HELP = ("a run folder, finished or running, a folder that holds runs, such as runs/mixed, a job id, or a run's id "
@@ -78,7 +78,7 @@ class Run:
         files = (self.folder / "ranks").glob("rank-*.jsonl")
         found = {file.stem.removeprefix("rank-"): file for file in files}
         return {
-            rank: _newest_actions(read_lines(found[str(rank)]))
+            rank: newest_actions(read_lines(found[str(rank)]))
             for rank in sorted(int(text) for text in found if text.isdigit())
         }
 
@@ -242,21 +242,6 @@ def _newest_steps(records: list[Record]) -> list[Record]:
             steps.pop()
         steps.append(record)
     return steps
-
-
-def _newest_actions(records: list[Record]) -> list[Record]:
-    """Keep each step's newest recording: a new one begins where the step changes or an action repeats."""
-    recordings: dict[Any, dict[Any, Record]] = {}
-    previous = None
-    for record in records:
-        step, action = whole_number(record.get("step")), record.get("action")
-        if step is None or not isinstance(action, str) or timeline_row(record) is None:
-            continue
-        if step != previous or action in recordings[step]:
-            recordings[step] = {}
-        recordings[step][action] = record
-        previous = step
-    return [record for recording in recordings.values() for record in recording.values()]
 
 
 def _read_object(path: Path) -> Record:

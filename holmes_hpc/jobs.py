@@ -10,11 +10,12 @@ from pathlib import Path
 
 from holmes_hpc.config.folders import default_runs_folder
 from holmes_hpc.errors import HolmesError
+from holmes_hpc.foreign import read_object
+from holmes_hpc.paths import at_home
 from holmes_hpc.program import report, run_program
 from holmes_hpc.quoting import for_shell, for_terminal
 from holmes_hpc.runs import RunFolder, read_result
-from holmes_hpc.runs.files import read_json
-from holmes_hpc.runs.find import SWEEP_FILE, find_runs
+from holmes_hpc.runs.find import SWEEP_FILE, find_runs, is_run_path
 from holmes_hpc.runs.sweeps import Sweep, sweep_named
 from holmes_hpc.submit.board import Board, Row, table, text
 from holmes_hpc.submit.ending import failure
@@ -126,9 +127,11 @@ def _overrides(names: Sequence[str]) -> dict[Path, str]:
     """Return what distinguishes the runs of the sweeps among the names."""
     found: dict[Path, str] = {}
     for name in names:
-        sweep = read_json(Path(name) / SWEEP_FILE)
-        if isinstance(sweep, dict):
-            found |= {Path(run): words for run, words in zip(sweep["runs"], sweep["overrides"], strict=False)}
+        sweep = read_object(at_home(name) / SWEEP_FILE) or {}
+        runs, overrides = sweep.get("runs"), sweep.get("overrides")
+        if isinstance(runs, list) and isinstance(overrides, list):
+            found |= {Path(run): words for run, words in zip(runs, overrides, strict=False)
+                      if is_run_path(run) and isinstance(words, str)}
     return found
 
 

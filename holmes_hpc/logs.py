@@ -55,7 +55,7 @@ def _show(arguments: argparse.Namespace, folder: RunFolder) -> int:
     if arguments.rank is not None:
         wanted = [folder.log_path(arguments.rank)]
         if not is_there(wanted[0]) and not (arguments.follow and read_result(folder) is None):
-            known = sorted(path.name for path in folder.logs.iterdir())
+            known = sorted(path.name for path in folder.logs.iterdir()) if is_there(folder.logs) else []
             raise ConfigurationError(f"--rank {arguments.rank}: {folder.logs} has no log of it; it holds "
                                      f"{', '.join(known) or 'nothing'}")
     printer = _Printer([path for path in wanted if is_there(path) or arguments.follow], arguments.lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,13 +17,15 @@ from holmes_hpc.paths import check_output
 from holmes_hpc.program import report, run_program
 from holmes_hpc.runs.files import write_text_atomic
 from holmes_hpc.runs.find import find_run
-from holmes_hpc.runs.metrics import timeline_row
+from holmes_hpc.runs.metrics import newest_actions
 from holmes_hpc.runs.plans import read_plan
 from holmes_hpc.values import Plan
 from holmes_hpc.words import numbers
 
 _WAITS = ("RA", "RG", "TT")
 _MICROSECONDS = 1e6
+_REDUCTION = re.compile(r"[A-Z]~([0-9]{1,9})(?![0-9])")
+"""How the action of a sum or gather that is under way begins: with the number of its reduction."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _trace(arguments: argparse.Namespace) -> int:
     run = find_run(arguments.run, arguments.folder)
     plan = read_plan(run.plan_path)
-    rows = {rank: list(_rows(run.timeline_path(rank))) for rank in range(plan.world_size)}
+    rows = {rank: newest_actions(_records(run.timeline_path(rank))) for rank in range(plan.world_size)}
     known = sorted({row["step"] for found in rows.values() for row in found})
     step = arguments.step if arguments.step is not None else (known[-1] if known else 0)
     if step not in known:
@@ -89,10 +92,10 @@ def _lane(plan: Plan, rank: int, row: Mapping[str, Any]) -> tuple[str, str]:
     """Return the row of a trace that a record belongs to, and the networks that it used."""
     if not row["kind"].endswith("~"):
         return "actions", ""
-    index = int(row["action"].partition("~")[2].partition(".")[0])
     is_sum = row["kind"].startswith("R")
-    if index >= len(plan.reductions):
-        return f"{'sums' if is_sum else 'gathers'} of reduction {index}", ""
+    named = _REDUCTION.match(row["action"])
+    if named is None or (index := int(named[1])) >= len(plan.reductions):
+        return f"{'sums' if is_sum else 'gathers'} of a reduction that the plan does not have", ""
     reduction = plan.reductions[index]
     groups = {each for level in (reduction.levels if is_sum else reduction.gathers) for each in level.groups}
     own = [plan.groups[each] for each in sorted(groups) if rank in plan.groups[each].ranks]
@@ -101,15 +104,10 @@ def _lane(plan: Plan, rank: int, row: Mapping[str, Any]) -> tuple[str, str]:
     return f"{'sums' if is_sum else 'gathers'} of reduction {index}: {names or 'this rank alone'}", ",".join(networks)
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a timeline; lines that are none are left out."""
-    if not path.is_file():
-        return
-    for line in read_text(path).splitlines():
-        record = parse_object(line)
-        row = None if record is None else timeline_row(record)
-        if row is not None and "action" in row:
-            yield row
+def _records(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a timeline's file; lines that are none are left out."""
+    lines = read_text(path).splitlines() if path.is_file() else []
+    return [record for line in lines if (record := parse_object(line)) is not None]
 
 
 if __name__ == "__main__":

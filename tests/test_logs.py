@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -43,6 +44,12 @@ def test_the_last_lines_are_those_of_the_whole(run: RunFolder, capsys: pytest.Ca
     for lines in range(5):
         expected = text.splitlines(keepends=True)[-lines:] if lines else []
         assert shown(run, capsys, "--lines", str(lines)) == "".join(expected), lines
+
+
+def test_a_rank_of_a_run_whose_logs_were_removed_has_none(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(run.logs)
+    assert logs.main([str(run.path), "--rank", "3"]) == 2
+    assert f"--rank 3: {run.logs} has no log of it; it holds nothing" in capsys.readouterr().err
 
 
 def test_fewer_lines_than_none_are_refused(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from holmes_hpc import cli
 from holmes_hpc.config.compose import compose
-from holmes_hpc.runs import RunFolder
+from holmes_hpc.runs import RunFolder, write_job
 from holmes_hpc.runs.sweeps import Sweep
 
 
@@ -51,6 +51,20 @@ def test_no_command_stumbles_or_writes_where_it_points(
     assert cli.run(["sweep", str(sweep.place), "--resume"]) == 2
     assert "holds no sweep" in capsys.readouterr().err
     assert {*tmp_path.rglob("*")} <= before
+
+
+@pytest.mark.parametrize("change", [{"overrides": None}, {"overrides": [5]}, {"overrides": {"a": 1}}], ids=str)
+def test_runs_are_shown_without_overrides_that_are_none(sweep: Sweep, change: dict[str, Any], tmp_path: Path,
+                                                        monkeypatch: pytest.MonkeyPatch,
+                                                        capsys: pytest.CaptureFixture[str]) -> None:
+    folder = sweep.folders[0]
+    write_job(folder, job_id="16", emulated=False)
+    folder.write_text(folder.config_path, "train: {steps: 20}\n")
+    damage(sweep, change)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cli.run(["jobs", str(sweep.place)]) == 0
+    head, row, *_ = capsys.readouterr().out.splitlines()
+    assert "overrides" not in head and row.split()[:2] == ["16", f"laptop/{folder.id}"]
 
 
 def test_a_run_folder_that_is_gone_keeps_no_other_run_from_being_cancelled(

@@ -8,6 +8,7 @@ import pytest
 
 from holmes_hpc import trace
 from tests.engine_worlds import train_world
+from tests.run_folders import make_run, metric
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +64,21 @@ def test_damaged_lines_are_left_out(world, capsys, tmp_path):
     path = world.folder.timeline_path(1)
     path.write_text(path.read_text() + '{"step": 2, "action"\n[1]\n')
     assert trace.main([str(world.folder.path), "--to", str(tmp_path / "t.json")]) == 0
+
+
+def test_a_step_that_was_done_again_is_there_once_and_odd_sums_have_a_row(tmp_path):
+    run = make_run(tmp_path, metrics=[metric(1)], timeline_steps=[1])
+    path = run / "ranks" / "rank-0.jsonl"
+    text = path.read_text()
+    found = []
+    odd = [json.dumps({"step": 1, "action": action, "kind": "R~", "start": 0, "end": 1})
+           for action in ("R~x", "R", "R~99.0", f"R~{'9' * 5000}.0")]
+    for content in (text, text + text, "\n".join([*odd, text])):
+        path.write_text(content)
+        assert trace.main([str(run)]) == 0
+        found.append(json.loads((run / "trace-step-1.json").read_text())["traceEvents"])
+    once, again, with_odd_ones = found
+    assert again == once and sum(each["ph"] == "X" and each["pid"] == 0 for each in once) == len(text.splitlines())
+    assert len(with_odd_ones) > len(once)
+    assert "sums of a reduction that the plan does not have" in [
+        each["args"].get("name") for each in with_odd_ones if each["name"] == "thread_name"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -110,6 +110,25 @@ def timeline_row(record: Mapping[str, Any]) -> dict[str, Any] | None:
     timed = all(number(record.get(name)) is not None for name in ("start", "end"))
     placed = all(whole_number(record.get(name, -1), -1) is not None for name in ("pipeline", "stage", "microbatch"))
     return dict(record) if whole and named and timed and placed else None
+
+
+def newest_actions(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of a timeline with each action of a step once: a resumed run does the last steps again.
+
+    A step's new recording begins where the step changes or an action repeats. Records that are no rows are left out.
+    """
+    recordings: dict[int, dict[str, dict[str, Any]]] = {}
+    previous = None
+    for record in records:
+        row = timeline_row(record)
+        if row is None or "action" not in row:
+            continue
+        step, action = row["step"], row["action"]
+        if step != previous or action in recordings[step]:
+            recordings[step] = {}
+        recordings[step][action] = row
+        previous = step
+    return [row for recording in recordings.values() for row in recording.values()]
 
 
 def _is_torn(descriptor: int) -> bool:
