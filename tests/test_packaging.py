@@ -110,6 +110,7 @@ def test_the_source_distribution_is_whole_and_builds_the_same_wheel(tmp_path: Pa
     source = tmp_path / f"holmes_hpc-{__version__}"
     for name in ("LICENSE", "CITATION.cff", "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "docs/python.md",
                  "docs/reference/settings.md", "docs/examples/first_run.ipynb", "docs/pictures/timeline.png",
+                 "containers/Dockerfile", "containers/apptainer.def", ".dockerignore", "docs/containers.md",
                  "conf/cluster/mixed.yaml", "tests/test_packaging.py"):
         assert (source / name).read_bytes() == (ROOT / name).read_bytes(), name
     of_checkout = hatchling.build.build_wheel(str(tmp_path))
