@@ -18,6 +18,7 @@ import hatchling.build
 import pytest
 
 from holmes_hpc import __version__
+from holmes_hpc.config.compose import compose
 from tests.runs_for_tests import ROOT
 from tests.test_packaging import environment, install
 
@@ -92,6 +93,16 @@ def test_their_scripts_are_ones(script: str) -> None:
     text = re.sub(r"\{\{ \w+ \}\}", "x", script)
     checked = subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True, check=False)
     assert checked.returncode == 0, checked.stderr
+
+
+def test_what_the_page_tells_an_image_composes() -> None:
+    page = (ROOT / "docs" / "containers.md").read_text()
+    told = re.findall(r"(?:holmes\.sif|holmes_hpc) train (\+cluster=.*)$", page, re.MULTILINE)
+    assert len(told) == 4
+    for line in told:
+        assert compose(shlex.split(line)).train.steps > 0
+    options = re.findall(r"--build-arg (\w+)=", page)
+    assert set(options) <= {line.split("=")[0] for line in [*section("arguments"), *instructions("ARG")]}
 
 
 @pytest.mark.packaging
