@@ -1,12 +1,16 @@
 """Memory of plans: the optimizer's state is shared over gradient groups, and the search knows by how many ranks."""
 
 import re
+from collections import Counter
 
 import pytest
 
+from holmes_hpc.cluster.gpus import gpu
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.cost.rank_memory import USABLE_FRACTION
+from holmes_hpc.planner.cost.gpu_constants import COMMUNICATOR_GIB, COMMUNICATORS_INCLUDED
+from holmes_hpc.planner.cost.memory_parts import GIB, fixed_bytes
+from holmes_hpc.planner.cost.rank_memory import USABLE_FRACTION, communicators_of
 from holmes_hpc.planner.layout.groups import GroupRules
 from holmes_hpc.planner.layout.pipelines import build_pipelines
 from holmes_hpc.planner.layout.sharing import sharers, updated_parameters
@@ -16,6 +20,7 @@ from holmes_hpc.planner.simulation.prices import compute_cost
 from holmes_hpc.planner.strategies import holmes, unlike
 from holmes_hpc.planner.strategies.estimates import estimate
 from holmes_hpc.planner.strategies.proposals import SharedStages
+from holmes_hpc.values import Pipeline, Stage
 from tests.planner_problems import SMALL, Problem
 
 BY_NAME = {problem.name: problem for problem in SMALL}
@@ -178,3 +183,32 @@ def test_what_stages_hold_is_refused_with_what_can_help(overrides: list[str], re
     with pytest.raises(PlanRefusedError, match="memory: the stages of") as refusal:
         plan(compose(["+cluster=mixed", "model=gpt_145_6b", "parallel=holmes", *overrides]), "auto")
     assert remedies in str(refusal.value)
+
+
+@pytest.mark.parametrize("layout", [
+    ["parallel.tensor=8", "parallel.pipeline=4"], ["parallel.tensor=1", "parallel.pipeline=4"],
+    ["parallel.tensor=1", "parallel.pipeline=4", "parallel.chunks=2", "parallel.schedule=interleaved"]])
+@pytest.mark.parametrize("nodes", [4, pytest.param(64, marks=pytest.mark.long)])
+def test_ranks_have_few_communicators_whatever_their_number(layout: list[str], nodes: int) -> None:
+    kinds = {"a": "gpu: h100, nic: ndr400", "b": "gpu: a100-80g, nic: roce200"}
+    labels = ", ".join(f"{label}: {{nodes: {nodes}, gpus_per_node: 8, {kind}}}" for label, kind in kinds.items())
+    made = plan(compose(["+cluster.name=two", f"+cluster.partitions={{{labels}}}", "model.num_layers=32",
+                         "model.hidden_size=4096", "model.num_heads=32", "train.global_batch_size=1024", *layout]),
+                mode="slurm")
+    groups = [group for group in made.groups[1:] if len(group.ranks) > 1]
+    per_rank = Counter(rank for group in groups for rank in group.ranks for _ in range(1 + (group.kind == "pipeline")))
+    assert max(per_rank.values()) <= COMMUNICATORS_INCLUDED
+    counted = communicators_of(made.pipelines)
+    assert all(abs(counted[rank] - count) <= 2 for rank, count in per_rank.items())
+    sums = Counter((frozenset(group.ranks), group.network) for group in groups if group.kind in ("data", "embedding"))
+    assert max(sums.values()) == 1, "sums of the same ranks over one network share their communicator"
+
+
+def test_communicators_beyond_those_of_one_pipeline_take_memory() -> None:
+    h100 = gpu("h100")
+    assert fixed_bytes(h100, COMMUNICATORS_INCLUDED) == fixed_bytes(h100) == 2 * GIB
+    assert fixed_bytes(h100, COMMUNICATORS_INCLUDED + 4) == (2 + 4 * COMMUNICATOR_GIB) * GIB
+    assert fixed_bytes(gpu("cpu"), 40) == fixed_bytes(gpu("cpu")), "gloo's buffers are not on a device"
+    counted = communicators_of([Pipeline(1, (Stage((0,), 0, 1), Stage((rank,), 1, 1))) for rank in range(1, 9)])
+    assert counted[0] == 2 * 8, "an edge with each of eight ranks, and its layer alone"
+    assert counted[1] == 2 + 3, "an edge, and sums with seven others, in two levels, and of a table"

@@ -19,7 +19,7 @@ from holmes_hpc.comm.gloo import open_backend as open_gloo
 from holmes_hpc.comm.networks import NodeNetworks
 from holmes_hpc.comm.progress import Progress
 from holmes_hpc.comm.streams import Streams
-from holmes_hpc.comm.warm_up import warm_up, warm_up_edge
+from holmes_hpc.comm.warm_up import exchanges_parts, warm_up, warm_up_edge
 from holmes_hpc.errors import ConfigurationError, NetworkError
 from holmes_hpc.values import Group, Plan
 from holmes_hpc.values.backend_kinds import GLOO
@@ -253,7 +253,8 @@ def _build(communicator: Communicator, index: int, backend: Backend, timeout: ti
     if is_edge:
         warm_up_edge(built, reverse or built, group.ranks, communicator.rank, backend.device, timeout)
     else:
-        warm_up(built, backend, round(communicator.plan.synchronization.bucket_mib * 2**20), timeout)
+        warm_up(built, backend, round(communicator.plan.synchronization.bucket_mib * 2**20), timeout,
+                exchanges=exchanges_parts(communicator.plan, index))
     for each in (built, reverse):
         if each is not None:
             backend.set_timeout(each, communicator.train_timeout)

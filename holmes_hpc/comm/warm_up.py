@@ -11,14 +11,33 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, Work
 
 from holmes_hpc.comm.backends import Backend
+from holmes_hpc.values import Operation, Plan
 
 _FLOAT_BYTES = 4
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _scatter_sum = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-def warm_up(group: ProcessGroup, backend: Backend, largest_bytes: int, timeout: timedelta) -> None:
+def exchanges_parts(plan: Plan, index: int) -> bool:
+    """Return whether a group's ranks exchange parts all to all, and not by the backend's own reduce-scatter.
+
+    They do where a copy has more ranks than shards, or scatters in two levels (`comm.sharding`).
+    """
+    for reduction in plan.reductions if index else ():
+        scatters = [level for level in reduction.levels if level.operation is Operation.REDUCE_SCATTER]
+        if reduction.divides and any(index in level.groups for level in scatters):
+            unlike = len(plan.groups[index].ranks) != reduction.shards
+            if unlike or len(scatters) > 1:
+                return True
+    return False
+
+
+def warm_up(group: ProcessGroup, backend: Backend, largest_bytes: int, timeout: timedelta, *, exchanges: bool = True
+            ) -> None:
     """Use a group once; where a backend connects at first use, with every kind of collective, small and large.
+
+    All-to-all only where it `exchanges` parts so: it connects every rank with every other one over all channels, which
+    took 3.3 GB of each of eight GPUs of a node (NVIDIA/nccl issue 1685).
 
     NCCL chooses the algorithm by the size and connects each at its first use, on the host (NCCL 2.22 and later). In the
     middle of a step that holds a rank which has not yet sent what another one waits for, and both stand for ever. With
@@ -34,7 +53,8 @@ def warm_up(group: ProcessGroup, backend: Backend, largest_bytes: int, timeout: 
         if backend.abilities.connects_late:
             _wait(_scatter_sum(part, whole, group=group, async_op=True), timeout)
             _wait(_gather(whole, part, group=group, async_op=True), timeout)
-            _wait(dist.all_to_all_single(torch.empty_like(whole), whole, group=group, async_op=True), timeout)
+            if exchanges:
+                _wait(dist.all_to_all_single(torch.empty_like(whole), whole, group=group, async_op=True), timeout)
             for root in dist.get_process_group_ranks(group):
                 _wait(dist.broadcast(part, src=root, group=group, async_op=True), timeout)
 

@@ -26,7 +26,8 @@ class GpuConstants:
     time of K + ramp (prologue and epilogue of a tile). `memory_share`: share of the memory bandwidth that
     elementwise kernels reach. `attention_share`: share of the peak of a fused attention core, whose backward takes
     2.5 times the operations. `ring_share`: share of the link inside a node that a ring of large messages reaches.
-    `fixed_gib`: memory of the device context, the communication library and the libraries' workspaces.
+    `fixed_gib`: memory of the device context, the libraries' workspaces, and the communication library with as many
+    communicators as `COMMUNICATORS_INCLUDED`.
     """
 
     processors: int
@@ -57,6 +58,13 @@ def _like_a100(processors: int, *, matrix_share: float = _A100.matrix_share, rin
 
 _PCIE_RING = 0.6
 """Rings over PCIe through the host's memory: about 60 % of a link with 16 lanes in public NCCL tests."""
+
+COMMUNICATORS_INCLUDED = 8
+"""Of a rank's communicators: what a rank of one pipeline has (tensor group, two an edge, sums in two levels)."""
+COMMUNICATOR_GIB = 0.25
+"""Of each communicator more. Not measured: 16 channels, each with a buffer of 10 MiB to receive in and one of 2 MiB to
+send from, as a log of allocations shows them on H100s (NVIDIA/nccl issue 1685), and as much again for trees or proxies
+of the network, less what transfers with their 16 blocks do without."""
 
 CONSTANTS: Mapping[str, GpuConstants] = MappingProxyType({
     # Processors: vendors' white papers. Shares without a remark: carried over from the A100.

@@ -66,8 +66,39 @@ def rank_memory(cost: ComputeCost, cluster: ClusterDescription, pipelines: Seque
                 kept[rank] = kept.get(rank, 0.0) + one * peaks.get((rank, p, s), 0)
                 passing[rank] = max(passing.get(rank, 0.0), workspace)
     parameters = {rank: _parameters(cost, units) for rank, units in held.items()}
-    return {rank: _rank_memory(cost, cluster, rank, count, (updated or {}).get(rank, count), kept[rank], passing[rank])
+    communicators = communicators_of(pipelines)
+    return {rank: _rank_memory(cost, cluster, rank, count, (updated or {}).get(rank, count), kept[rank], passing[rank],
+                               communicators[rank])
             for rank, count in parameters.items()}
+
+
+def communicators_of(pipelines: Sequence[Pipeline]) -> dict[int, int]:
+    """Return how many communicators a rank has on its GPU: of its tensor groups, two of each edge, and of its sums.
+
+    For layers that it shares with other ranks these are one inside a fabric and one across, and one for a tied table;
+    stages cut alike in all pipelines are taken to be shared as wholes.
+    """
+    found: dict[int, set[tuple[str, tuple[int, ...]]]] = {}
+    holders: dict[tuple[int, int], set[int]] = {}
+    for pipeline in pipelines:
+        for stage in pipeline.stages:
+            holders.setdefault((stage.first_layer, stage.num_layers), set()).update(stage.ranks)
+    shared = {part: tuple(sorted(ranks)) for part, ranks in holders.items()}
+    for pipeline in pipelines:
+        for s, stage in enumerate(pipeline.stages):
+            beside = [pipeline.stages[n].ranks for n in (s - 1, s + 1) if 0 <= n < len(pipeline.stages)]
+            for rank in stage.ranks:
+                own = found.setdefault(rank, set())
+                owners = shared[stage.first_layer, stage.num_layers]
+                if len(owners) > stage.tensor:
+                    own |= {("inside", owners), ("across", owners), ("table", ())}
+                if stage.tensor > 1:
+                    own.add(("tensor", stage.ranks))
+                for ranks in beside:
+                    if set(ranks) != {rank}:
+                        edge = tuple(sorted({*stage.ranks, *ranks}))
+                        own |= {("there", edge), ("back", edge)}
+    return {rank: len(own) for rank, own in found.items()}
 
 
 def memory_gib_per_rank(cost: ComputeCost, cluster: ClusterDescription, pipelines: Sequence[Pipeline],
@@ -90,11 +121,11 @@ def peaking_rank(memory: Sequence[RankMemory], cluster: ClusterDescription, capa
 
 
 def _rank_memory(cost: ComputeCost, cluster: ClusterDescription, rank: int, parameters: float, updated: float,
-                 activations: float, workspace: float) -> RankMemory:
+                 activations: float, workspace: float, communicators: int) -> RankMemory:
     copies, gradients, moments = cost.state_bytes
     narrow = cost.element_bytes
     return RankMemory(parameters * narrow + updated * (copies - narrow), parameters * gradients, updated * moments,
-                      activations, workspace, fixed_bytes(cost.machine.gpu(cluster.node_of(rank))))
+                      activations, workspace, fixed_bytes(cost.machine.gpu(cluster.node_of(rank)), communicators))
 
 
 def _parameters(cost: ComputeCost, units: Mapping[str, int]) -> float:
