@@ -6,10 +6,12 @@ A table that left this out would show `real` for a run whose plan is lost, or a 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from holmes_hpc.foreign import number
 from holmes_hpc.runs.result import STATUSES
 
 Record = dict[str, Any]
@@ -61,7 +63,7 @@ def _is_right(values: list[Any], *, zero: bool) -> bool:
         return True
     # The least of figures is not above 0 either where the first is NaN.
     least = min(values) if kinds <= {int, float} and values else math.nan
-    return (least > 0 or (zero and least == 0)) and max(values) < math.inf
+    return (least > 0 or (zero and least == 0)) and max(values) <= sys.float_info.max
 
 
 def _possible(record: Record, dropped: set[str]) -> Record:
@@ -76,8 +78,7 @@ def _possible(record: Record, dropped: set[str]) -> Record:
 
 
 def _is_wrong(value: Any, *, zero: bool) -> bool:
-    if value is None:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return False
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return True
-    return not math.isnan(value) and (value < 0 or (value == 0 and not zero) or math.isinf(value))
+    known = number(value)
+    return known is None or known < 0 or (known == 0 and not zero)

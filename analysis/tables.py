@@ -226,7 +226,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "final_loss": _number(foreign.number(last_loss)),
         "validation_loss": (figures(run.metrics, "validation_loss") or [math.nan])[-1],
         "others_held_cores": _number(foreign.number(run.result.get("others_held_cores"))),
-        "error": run.result.get("error"),
+        "error": None if run.result.get("error") is None else str(run.result["error"]),
         "damages": "; ".join(run.damages),
     }
 

@@ -51,6 +51,20 @@ def test_a_run_without_its_plan_is_not_called_real(whole: Path) -> None:
         assert analysis.runs(whole)["machine"].tolist() == [machine]
 
 
+@pytest.mark.parametrize("others", [{}, {"tokens": "many"}], ids=["alone", "beside another"])
+def test_a_figure_of_400_digits_is_unknown_and_an_error_that_is_no_text_is_shown(whole: Path, others: dict[str, str],
+                                                                                capsys: pytest.CaptureFixture[str]
+                                                                                ) -> None:
+    lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    lines[0] |= {"step_seconds": 10**400, **others}
+    (whole / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (whole / "result.json").write_text(json.dumps({"status": "failed", "error": [1, "a"]}))
+    (row,) = analysis.runs(whole).to_dict("records")
+    assert "taken as unknown: step_seconds" in row["damages"] and row["step_seconds"] == pytest.approx(0.1)
+    assert throughput([str(whole), "--no-pictures"]) == 0 and report([str(whole)]) == 0
+    assert "failed: [1, 'a']" in capsys.readouterr().out and "[1, &#x27;a&#x27;]" in (whole / "report.html").read_text()
+
+
 def test_figures_that_cannot_be_are_unknown_and_named(whole: Path) -> None:
     lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     wrong = {"step_seconds": -1.0, "tokens_per_second": "fast", "bytes_ethernet": -5}
