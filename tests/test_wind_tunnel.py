@@ -6,7 +6,10 @@ import dataclasses
 import re
 import selectors
 import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,7 @@ from holmes_hpc.metrics.wind_tunnel import timed_row
 from holmes_hpc.planner import for_library, plan, tunnel_prices
 from holmes_hpc.planner.cost.gpu_constants import network_share
 from holmes_hpc.runs import RunFolder, read_result, write_result
+from holmes_hpc.runs.files import read_json
 from holmes_hpc.values import ActionKind, Plan
 from holmes_hpc.values.timed import TimedPrices
 from tests.engine_worlds import TINY, train_world
@@ -317,11 +321,34 @@ def test_eight_flows_of_small_messages_share_a_link_fairly(paper: tuple[Plan, Ti
     assert seconds[-1] > 0.9 * wire
 
 
+def most_memory(path: Path, is_over: threading.Event) -> int:
+    """Return the most bytes that all ranks of the run below a path were seen to have for themselves."""
+    most = 0
+    while not is_over.wait(1.0):
+        job = next(iter(path.rglob("job.json")), None)
+        ranks = (read_json(job) if job else None) or {}
+        pids = [rank["pid"] for rank in ranks.get("ranks") or () if rank.get("pid")]
+        found = 0
+        for pid in pids:
+            with suppress(OSError):
+                text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+                found += sum(1024 * int(line.split()[1]) for line in text.splitlines() if line.startswith("Private_"))
+        most = max(most, found)
+    return most
+
+
 @pytest.mark.long
 @pytest.mark.emulated
 def test_a_run_says_timed_everywhere_and_sends_what_the_plan_says(tmp_path: Path) -> None:
-    done = train(tmp_path, [*PAPER, *SMALL, "train.steps=3", "train.global_batch_size=128",
-                            "cluster.emulate.dilation=5"])
+    is_over = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        memory = pool.submit(most_memory, tmp_path, is_over)
+        try:
+            done = train(tmp_path, [*PAPER, *SMALL, "train.steps=3", "train.global_batch_size=128",
+                                    "cluster.emulate.dilation=5"])
+        finally:
+            is_over.set()
+    assert 0 < 4 * memory.result() < 2 * 2**30, "64 ranks are to take less than 2 GiB together"
     assert "emulated, timed: ranks wait" in done.stderr
     assert "step 2/3  emulated, timed" in done.stderr
     assert "wind tunnel (emulated, timed)" in done.stdout
