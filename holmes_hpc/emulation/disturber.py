@@ -97,5 +97,6 @@ class Disturber:
 
 
 def _too_slow(step: int, lost: int) -> str:
-    return (f"before step {step} the relay of delayed packets lost {lost} of them, since this machine is too slow: "
-            "these steps had a loss as well; lower cluster.emulate.rates, or delay fewer nodes")
+    return (f"before step {step} the relay of delayed packets lost {lost} of them, since this machine is too slow for "
+            "the buffer that it may have: these steps had a loss as well; lower cluster.emulate.rates, delay fewer "
+            "nodes, raise net.core.rmem_max, or run as root")

@@ -54,8 +54,10 @@ class Relay:
     def __post_init__(self) -> None:
         self._by_address = {socket.inet_aton(address): late for address, late in self.late.items()}
         self._taken, self._put = _packet_socket(), _packet_socket()
-        with suppress(PermissionError):  # only the real root may have more than the system's limit
+        try:
             self._taken.setsockopt(socket.SOL_SOCKET, _SO_RECEIVE_BUFFER_FORCE, _BUFFER_BYTES)
+        except PermissionError:  # only the real root may have more than net.core.rmem_max
+            self._taken.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
         _attach(self._taken, list(self.late))
         self._taken.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
         self._taken.bind((self.interface, _ALL_PROTOCOLS))
