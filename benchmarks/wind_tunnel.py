@@ -30,13 +30,13 @@ PLANS = {
     "holmes": ("parallel=holmes", "parallel.pipeline=2"),
     "holmes, 1F1B without turns": ("parallel=holmes", "parallel.pipeline=2", "parallel.schedule=1f1b",
                                    "parallel.turns=false"),
-    "holmes, zero bubble": ("parallel=holmes", "parallel.pipeline=2", "parallel.schedule=zero_bubble"),
+    "holmes, 1F1B": ("parallel=holmes", "parallel.pipeline=2", "parallel.schedule=1f1b"),
     "holmes, no overlap": ("parallel=holmes", "parallel.pipeline=2", "parallel.overlap_grad_reduce=false",
                            "parallel.overlap_param_gather=false"),
     "megatron": ("parallel=megatron", "parallel.pipeline=2"),
     "megatron, overlap": ("parallel=megatron", "parallel.pipeline=2", "parallel.overlap_grad_reduce=true"),
     "holmes, 4 stages": ("parallel=holmes", "parallel.pipeline=4"),
-    "data parallel": ("parallel=holmes", "parallel.pipeline=1"),
+    "data parallel": ("parallel=megatron", "parallel.pipeline=1"),
 }
 """Plans of two fabrics, by what tells them apart."""
 _LONGEST_SECONDS = 900
