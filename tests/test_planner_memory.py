@@ -20,7 +20,7 @@ from holmes_hpc.planner.simulation.prices import compute_cost
 from holmes_hpc.planner.strategies import holmes, unlike
 from holmes_hpc.planner.strategies.estimates import estimate
 from holmes_hpc.planner.strategies.proposals import SharedStages
-from holmes_hpc.values import Pipeline, Stage
+from holmes_hpc.values import Pipeline, Plan, Stage
 from tests.planner_problems import SMALL, Problem
 
 BY_NAME = {problem.name: problem for problem in SMALL}
@@ -212,3 +212,19 @@ def test_communicators_beyond_those_of_one_pipeline_take_memory() -> None:
     counted = communicators_of([Pipeline(1, (Stage((0,), 0, 1), Stage((rank,), 1, 1))) for rank in range(1, 9)])
     assert counted[0] == 2 * 8, "an edge with each of eight ranks, and its layer alone"
     assert counted[1] == 2 + 3, "an edge, and sums with seven others, in two levels, and of a table"
+
+
+def megatron_on_eight(model: str, search_seconds: float) -> Plan:
+    return plan(compose(["+cluster=ib", "cluster.partitions.ib.nodes=1", "cluster.partitions.ib.gpus_per_node=8",
+                         "parallel=megatron", f"model={model}", "train.precision=bfloat16",
+                         "train.global_batch_size=64", "parallel.tensor=2", "parallel.pipeline=4",
+                         f"parallel.search_seconds={search_seconds}"]), "slurm")
+
+
+def test_what_does_not_fit_is_simulated_where_that_is_dear_only_if_nothing_fits() -> None:
+    made = megatron_on_eight("llama_30b", 0.1)
+    assert made.recompute == "full" and made.rejected == ()
+    told = megatron_on_eight("llama_30b", 1.0)
+    assert told.predicted == made.predicted and any("memory" in each.reason for each in told.rejected)
+    with pytest.raises(PlanRefusedError, match=r"memory: rank 0 .* needs [0-9.]+ GiB as stage 0 of 4.*micro-batch 1"):
+        megatron_on_eight("llama_70b", 0.1)

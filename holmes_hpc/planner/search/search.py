@@ -22,7 +22,7 @@ from holmes_hpc.planner.search.fewer_nodes import on_fewer
 from holmes_hpc.planner.search.improve import improve
 from holmes_hpc.planner.search.in_chunks import in_chunks
 from holmes_hpc.planner.search.in_parts import on_whole, part_of
-from holmes_hpc.planner.search.shortlist import evaluate_best
+from holmes_hpc.planner.search.shortlist import HeldBack, evaluate_best
 from holmes_hpc.planner.strategies.proposals import AsWritten, LayoutFacts
 from holmes_hpc.planner.strategies.unlike import RECOMPUTATIONS
 from holmes_hpc.planner.task import Task
@@ -65,17 +65,22 @@ def search(task: Task, progress: Progress | None = None) -> Searched:
     _check_degrees(task)
     budget = SearchBudget(task.settings.search_seconds, task.cluster.world_size, progress)
     candidates: list[Candidate] = []
+    held_back: HeldBack = []
     refusals: dict[str, list[PlanRefusedError]] = {name: [] for name in searched}
     for name in searched:
         budget.say(f"planning: {name}{_so_far(candidates)}")
-        own, found = with_defaults(task, name), []
+        own, found, held = with_defaults(task, name), [], []
         try:
-            found = _evaluate_strategy(own, name, refusals[name], budget)
+            found = _evaluate_strategy(own, name, refusals[name], budget, held)
         except PlanRefusedError as refusal:
             refusals[name].append(refusal)
         candidates += found
-        candidates += _recomputed(own, name, found, refusals[name], budget,
-                                  min((each.seconds for each in candidates if each.fits), default=math.inf))
+        held_back += held
+        best = min((each.seconds for each in candidates if each.fits), default=math.inf)
+        if found or held or any(map(_is_memory, refusals[name])):
+            candidates += _recomputed(own, name, found, budget, best)
+    if not any(each.fits for each in candidates):
+        candidates += [simulate() for simulate in held_back]
     if task.settings.compares_all:
         if task.settings.leave_nodes_out:
             candidates += on_fewer(task, min((each.seconds for each in candidates if each.fits), default=math.inf))
@@ -111,7 +116,8 @@ def choose(fitting: Sequence[Candidate]) -> Candidate:
 
 
 def _evaluate_strategy(task: Task, name: str, refusals: list[PlanRefusedError], budget: SearchBudget,
-                       limit: float = math.inf, narrower_than: float = math.inf) -> list[Candidate]:
+                       held_back: HeldBack, limit: float = math.inf,
+                       narrower_than: float = math.inf) -> list[Candidate]:
     """Evaluate the layouts of one strategy; wider tensor parallelism only where narrower has too little memory.
 
     Pipelines cost less than tensor exchange as long as memory allows. Where narrow stages make more pipelines than
@@ -128,10 +134,12 @@ def _evaluate_strategy(task: Task, name: str, refusals: list[PlanRefusedError], 
         except PlanRefusedError as refusal:
             refused.append(refusal)  # a wider degree that cannot be says nothing of those before it
             continue
-        candidates += evaluate_best(task, proposals, budget.allowance(), strategy_kind(name).most_simulated)
-        if any(each.fits for each in candidates) or not (candidates or any(map(_may_be_wider, refusals))):
+        candidates += evaluate_best(task, proposals, budget.allowance(), strategy_kind(name).most_simulated,
+                                    held_back)
+        if any(each.fits for each in candidates) or not (candidates or held_back
+                                                         or any(map(_may_be_wider, refusals))):
             break
-    if refused and not candidates:
+    if refused and not (candidates or held_back):
         raise refused[0]
     return candidates
 
@@ -144,8 +152,8 @@ def _is_memory(refusal: PlanRefusedError) -> bool:
     return isinstance(refusal, MemoryRefusedError)
 
 
-def _recomputed(task: Task, name: str, candidates: Sequence[Candidate], refusals: Sequence[PlanRefusedError],
-                budget: SearchBudget, limit: float) -> list[Candidate]:
+def _recomputed(task: Task, name: str, candidates: Sequence[Candidate], budget: SearchBudget,
+                limit: float) -> list[Candidate]:
     """Return layouts with recomputation, where it is left open and memory is too small for what is best without.
 
     That is where nothing fits, or only what exchanges over wide tensor parallelism; then what may take less than
@@ -155,15 +163,13 @@ def _recomputed(task: Task, name: str, candidates: Sequence[Candidate], refusals
         return []
     widths = [each.layout.pipelines[0].stages[0].tensor for each in candidates if each.fits]
     narrowest = degrees_of(name, task)[0] or 1
-    if not (candidates or any(map(_is_memory, refusals))):
-        return []
     if widths and (min(widths) == narrowest or min(widths) < _COSTLY_WIDTH):
         return []
     all_found: list[Candidate] = []
     for recompute in RECOMPUTATIONS[1:]:
         other = dataclasses.replace(task, settings=task.settings.replace(recompute=recompute, search_recompute=False))
         try:
-            found = _evaluate_strategy(other, name, [], budget, limit, min(widths, default=math.inf))
+            found = _evaluate_strategy(other, name, [], budget, [], limit, min(widths, default=math.inf))
         except PlanRefusedError:
             continue
         if any(each.fits for each in found):

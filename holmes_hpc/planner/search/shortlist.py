@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from holmes_hpc.errors import PlanRefusedError
@@ -40,8 +41,16 @@ _WARMUP_SHARE = 0.5
 """Of the work, kept back for extra warm-up: across slow links it can turn the order of layouts."""
 
 
-def evaluate_best(task: Task, proposals: Sequence[Proposal], allowance: Allowance, most: int) -> list[Candidate]:
-    """Simulate the best estimates, then give the fastest of those other schedules where they pay."""
+HeldBack = list[Callable[[], Candidate]]
+"""Simulations of layouts that do not fit, which are dear and tell nothing where another layout fits."""
+
+
+def evaluate_best(task: Task, proposals: Sequence[Proposal], allowance: Allowance, most: int,
+                  held_back: HeldBack | None = None) -> list[Candidate]:
+    """Simulate the best estimates, then give the fastest of those other schedules where they pay.
+
+    Where none fits into memory and the best is dear, its simulation is put into `held_back`, if that is given.
+    """
     ranked = sorted(proposals, key=lambda each: (not each.fits, each.estimate_seconds))[:2 * most]
     warms_up = task.settings.first_schedule().warms_up
     selection = _Selection(allowance, most, _WARMUP_SHARE * allowance.units if warms_up else 0.0)
@@ -50,7 +59,7 @@ def evaluate_best(task: Task, proposals: Sequence[Proposal], allowance: Allowanc
         if selection.ends_before(proposal, best_fits=ranked[0].fits):
             break
         selection.consider(proposal)
-    found = selection.result()
+    found = selection.result(held_back)
     candidates = [each.candidate for each in found]
     return candidates + _rescheduled(found, allowance) if warms_up else candidates
 
@@ -176,10 +185,14 @@ class _Selection:
         self._alike.add(like)
         self._evaluate(proposal, pipelines)
 
-    def result(self) -> list[_Found]:
-        """Return what was simulated; the best of the dear ones where all were."""
+    def result(self, held_back: HeldBack | None) -> list[_Found]:
+        """Return what was simulated; the best of the dear ones where all were, but for one that is held back."""
         if self._dear and not self._found:
-            self._evaluate(*self._dear[0])
+            proposal, pipelines = self._dear[0]
+            if held_back is None or proposal.fits:
+                self._evaluate(proposal, pipelines)
+            else:
+                held_back.append(functools.partial(self._priced, proposal, pipelines))
         return self._found
 
     def _is_new(self, proposal: Proposal, pipelines: tuple[Pipeline, ...]) -> bool:
@@ -190,9 +203,11 @@ class _Selection:
         return new
 
     def _evaluate(self, proposal: Proposal, pipelines: tuple[Pipeline, ...]) -> None:
-        candidate = evaluate_layout(proposal.task, proposal.facts, pipelines, proposal.facts.micro_batch_size,
-                                    proposal.rules, proposal.chunks, allowance=self._allowance)
-        self._found.append(_Found(candidate, proposal.estimate_seconds))
+        self._found.append(_Found(self._priced(proposal, pipelines), proposal.estimate_seconds))
+
+    def _priced(self, proposal: Proposal, pipelines: tuple[Pipeline, ...]) -> Candidate:
+        return evaluate_layout(proposal.task, proposal.facts, pipelines, proposal.facts.micro_batch_size,
+                               proposal.rules, proposal.chunks, allowance=self._allowance)
 
 
 def _rescheduled(found: Sequence[_Found], allowance: Allowance) -> list[Candidate]:
