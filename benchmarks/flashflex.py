@@ -2,8 +2,9 @@
 
     python -m benchmarks.flashflex [CLUSTER ...]
 
-Llama 7B on the clusters of tests/data/unlike_clusters, micro-batches of one sample. Samples are counted truly. The
-column `bar` is the best identical-pipeline plan that an earlier, independent grid reached under this model.
+Llama 7B, on readme_setup3_56 30B, on the clusters of tests/data/unlike_clusters, micro-batches of one sample. Samples
+are counted truly. The column `bar` is the best identical-pipeline plan that an earlier, independent grid reached under
+this model.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from benchmarks.flashflex_choice import choose
-from benchmarks.flashflex_model import LAYERS, Model, ModelStageCosts, StageOf
+from benchmarks.flashflex_model import Model, ModelStageCosts, StageOf
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster import Machine
 from holmes_hpc.config.compose import compose
@@ -25,7 +26,8 @@ from holmes_hpc.planner.strategies.unlike import search_fleets
 from holmes_hpc.planner.task import PlanSettings, Task
 
 CASES = {"mix_16": (4, 64, 64 / 11.236, 96 / 31.709), "readme_setup2_32": (4, 120, 120 / 35.424, 90 / 64.181),
-         "readme_setup1_40": (4, 120, 120 / 33.459, 120 / 76.694), "mix_64": (4, 256, None, 256 / 42.508)}
+         "readme_setup1_40": (4, 120, 120 / 33.459, 120 / 76.694), "mix_64": (4, 256, None, 256 / 42.508),
+         "readme_setup3_56": (4, 240, None, 60 / 198.046), "mix_512": (32, 2048, None, None)}
 """Pipelines that FlashFlex starts from, the batch, and in samples a second the bar, where there is one, and what a run
 of FlashFlex's public planner chose (its own seconds, the samples that it really prices)."""
 _MOST_PLACED = 400
@@ -49,8 +51,9 @@ class ModelSpace(Space):
 
 def space_of(model: Model, batch: int) -> ModelSpace:
     """Return what the search may choose from."""
-    config = compose(["+cluster=mixed", "model=llama_7b", "train.precision=float16", "parallel.micro_batch_size=1",
-                      "parallel.leave_nodes_out=true", f"train.global_batch_size={batch}"])
+    config = compose(["+cluster=mixed", f"model={model.trained}", "train.precision=float16",
+                      "parallel.micro_batch_size=1", "parallel.leave_nodes_out=true",
+                      f"train.global_batch_size={batch}"])
     machine = Machine("described", model.cluster, {})
     task = Task(PlanSettings.from_config(config), Architecture.from_config(config.model), model.cluster, machine)
     return ModelSpace(task, ModelStageCosts(model))
@@ -164,7 +167,7 @@ def compare(name: str) -> dict[str, float | str | None]:
     model = Model(name)
     theirs = choose(model, start, batch)
     seconds, pipelines, counts = ours(model, batch)
-    assert all(sum(stage.layers for stage in stages) == LAYERS for stages in pipelines) and sum(counts) == batch
+    assert all(sum(stage.layers for stage in stages) == model.layers for stages in pipelines) and sum(counts) == batch
     return {"cluster": name, "batch": batch, "bar": bar, "published": published,
             "flashflex": theirs.samples / theirs.seconds if theirs else None,
             "identical": batch / identical(model, batch), "ours": batch / seconds, "plan": words(pipelines, counts)}

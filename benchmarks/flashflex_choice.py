@@ -12,7 +12,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from benchmarks.flashflex_model import LAYERS, Model, StageOf
+from benchmarks.flashflex_model import Model, StageOf
 
 _SHAPES = {8: ((8,), (4, 4), (4, 2, 2)), 7: ((4, 2, 1), (2, 2, 2, 1)), 6: ((4, 2), (2, 2, 2)), 5: ((4, 1), (2, 2, 1)),
            4: ((4,), (2, 2), (2, 1, 1)), 3: ((2, 1), (1, 1, 1)), 2: ((2,), (1, 1)), 1: ((1,),)}
@@ -44,7 +44,7 @@ def choose(model: Model, pipelines: int, batch: int) -> Choice | None:
             # Its throughput counts the whole batch whatever the pipelines take, so it compares seconds alone.
             if best is None or seconds < best.seconds:
                 best = Choice(chosen, seconds, microbatches * count)
-        count = min(most, max(len(gpus) // LAYERS + 1, count + generator.choice((-1, 1))))
+        count = min(most, max(len(gpus) // model.layers + 1, count + generator.choice((-1, 1))))
     return best
 
 
@@ -76,12 +76,12 @@ def _pipeline(model: Model, gpus: list[str], generator: random.Random) -> tuple[
 def _by_memory(model: Model, chosen: list[tuple[str, int]]) -> tuple[StageOf, ...] | None:
     kinds = {node.slot: node.gpu for node in model.cluster.nodes}
     memory = [model.specs[kinds[node]].memory_gb * tensor for node, tensor in chosen]
-    if len(chosen) > LAYERS:
+    if len(chosen) > model.layers:
         return None
-    layers = [max(1, round(LAYERS * each / sum(memory))) for each in memory]
-    while sum(layers) != LAYERS:
+    layers = [max(1, round(model.layers * each / sum(memory))) for each in memory]
+    while sum(layers) != model.layers:
         s = layers.index(max(layers))
-        layers[s] += 1 if sum(layers) < LAYERS else -1
+        layers[s] += 1 if sum(layers) < model.layers else -1
     stages = tuple(StageOf(node, kinds[node], tensor, count)
                    for (node, tensor), count in zip(chosen, layers, strict=True))
     fits = all(model.fits(stage, first=s == 0, last=s == len(stages) - 1) for s, stage in enumerate(stages))

@@ -11,6 +11,7 @@ activations of one micro-batch. What differs from there: the samples are those t
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,11 @@ from holmes_hpc.cluster import ClusterDescription, Node
 from holmes_hpc.planner.layout.node_kinds import Kind
 from holmes_hpc.planner.strategies.stage_table import Held, Hop
 
-LAYERS, HIDDEN, SEQUENCE, VOCABULARY = 32, 4096, 4096, 32000
+SEQUENCE, VOCABULARY = 4096, 32000
+SIZES = {"llama_7b": (32, 4096), "llama_30b": (60, 6656)}
+"""Layers and hidden size of the models that the clusters are for."""
 _TFLOP, _GB = 1024.0**4, 1024.0**3
 _PIPELINE_FACTOR, _GRADIENT_FACTOR = 1.8, 1.1
-_LAYER_PARAMETERS = 12 * HIDDEN * HIDDEN
 _BYTES_A_PARAMETER = 8
 DATA = Path(__file__).resolve().parent.parent / "tests" / "data" / "unlike_clusters"
 
@@ -51,25 +53,33 @@ class Model:
 
     def __init__(self, name: str) -> None:
         data = json.loads((DATA / f"{name}.json").read_text())
-        self.name = name
+        self.name, self.trained = name, str(data["model"])
+        self.layers, self.hidden = SIZES[self.trained]
+        self.layer_parameters = 12 * self.hidden * self.hidden
         self.between = float(data["between_nodes_gb_per_second"])
         self.specs = {gpu: Spec(**spec) for gpu, spec in data["gpus"].items()}
-        nodes = [Node(slot=f"{each['gpu']}/{i}", label=each["gpu"], index=i, fabric="all", gpu=each["gpu"],
-                      gpus=each["gpus"], nic="eth10", nics=1, ethernet_gbps=8 * self.between)
-                 for each in data["nodes"] for i in range(each["count"])]
+        numbers: Counter[str] = Counter()
+        nodes = []
+        for each in data["nodes"]:
+            gpu = each["gpu"]
+            for _ in range(each["count"]):
+                nodes.append(Node(slot=f"{gpu}/{numbers[gpu]}", label=gpu, index=numbers[gpu], fabric="all", gpu=gpu,
+                                  gpus=each["gpus"], nic="eth10", nics=1, ethernet_gbps=8 * self.between))
+                numbers[gpu] += 1
         self.cluster = ClusterDescription(name, tuple(nodes))
 
     def layer(self, gpu: str, tensor: int, samples: int = 1) -> float:
         """Return the seconds of one layer, forward, backward and recomputation."""
         spec = self.specs[gpu]
-        flops = 96 * samples * SEQUENCE * HIDDEN**2 * (
-            1 + SEQUENCE / (6 * HIDDEN) + VOCABULARY / (16 * LAYERS * HIDDEN))
-        exchange = 12 * samples * SEQUENCE * HIDDEN * 2 / (tensor * spec.intra_node_gb_per_second * _GB) * (tensor - 1)
+        flops = 96 * samples * SEQUENCE * self.hidden**2 * (
+            1 + SEQUENCE / (6 * self.hidden) + VOCABULARY / (16 * self.layers * self.hidden))
+        peers = (tensor - 1) / (tensor * spec.intra_node_gb_per_second * _GB)
+        exchange = 12 * samples * SEQUENCE * self.hidden * 2 * peers
         return flops / (spec.peak_tflops * _TFLOP * tensor) + exchange
 
     def hop(self, before: StageOf, after: StageOf, samples: int = 1) -> float:
         """Return the seconds of a micro-batch's activations to the next stage and its tensor ranks, one way."""
-        elements = samples * SEQUENCE * HIDDEN * 2 / _GB
+        elements = samples * SEQUENCE * self.hidden * 2 / _GB
         broadcast = (after.tensor - 1) / after.tensor / self.specs[after.gpu].intra_node_gb_per_second
         return elements * (1 / self.link(before.node, after.node, before.gpu) + broadcast)
 
@@ -79,8 +89,8 @@ class Model:
 
     def fits(self, stage: StageOf, *, first: bool, last: bool, samples: int = 1) -> bool:
         """Whether a stage fits into its GPUs."""
-        parameters = stage.layers * _LAYER_PARAMETERS + (first + last) * VOCABULARY * HIDDEN
-        kept = samples * SEQUENCE * HIDDEN * 2 * (stage.layers + 34 / 2)
+        parameters = stage.layers * self.layer_parameters + (first + last) * VOCABULARY * self.hidden
+        kept = samples * SEQUENCE * self.hidden * 2 * (stage.layers + 34 / 2)
         return (parameters * _BYTES_A_PARAMETER + kept) / stage.tensor <= self.specs[stage.gpu].memory_gb * _GB
 
     def pipeline_seconds(self, stages: Sequence[StageOf], microbatches: int, samples: int = 1) -> float:
@@ -96,10 +106,10 @@ class Model:
         if len(pipelines) < 2:
             return 0.0
         total = 0.0
-        for layer in range(LAYERS):
+        for layer in range(self.layers):
             owners = [_holder(stages, layer) for stages in pipelines]
             least, most = min(owner.tensor for owner in owners), max(owner.tensor for owner in owners)
-            part = _LAYER_PARAMETERS * 2 / (least * len(owners) * _GB)
+            part = self.layer_parameters * 2 / (least * len(owners) * _GB)
             slowest = max(sum(part / self.link(owner.node, other.node, owner.gpu)
                               for j, other in enumerate(owners) if j != i) for i, owner in enumerate(owners))
             total += most // least * 2 * slowest
@@ -136,12 +146,13 @@ class ModelStageCosts:
 
     def layer_bytes(self, kind: Kind, tensor: int, samples: int) -> Held:
         """Return states and the activations of one micro-batch, which is all that this model counts."""
-        return Held((_LAYER_PARAMETERS * _BYTES_A_PARAMETER + samples * SEQUENCE * HIDDEN * 2) / tensor, 0.0, 0.0)
+        states = self.model.layer_parameters * _BYTES_A_PARAMETER
+        return Held((states + samples * SEQUENCE * self.model.hidden * 2) / tensor, 0.0, 0.0)
 
     def end_bytes(self, kind: Kind, tensor: int, samples: int, *, first: bool, last: bool) -> Held:
         """Return the tables of the ends and the working memory of a layer."""
-        tables = (first + last) * VOCABULARY * HIDDEN * _BYTES_A_PARAMETER
-        return Held((tables + samples * SEQUENCE * HIDDEN * 34) / tensor, 0.0, 0.0)
+        tables = (first + last) * VOCABULARY * self.model.hidden * _BYTES_A_PARAMETER
+        return Held((tables + samples * SEQUENCE * self.model.hidden * 34) / tensor, 0.0, 0.0)
 
     def free_bytes(self, kind: Kind) -> float:
         """Return a GPU's memory."""
@@ -149,12 +160,12 @@ class ModelStageCosts:
 
     def hop(self, before: Kind, after: Kind, samples: int) -> Hop:
         """Return the hop between two nodes; this model knows no sharing of NICs."""
-        seconds = _PIPELINE_FACTOR * samples * SEQUENCE * HIDDEN * 2 / (self.model.between * _GB)
+        seconds = _PIPELINE_FACTOR * samples * SEQUENCE * self.model.hidden * 2 / (self.model.between * _GB)
         return Hop(seconds, 0.0) if before is not after else Hop(0.0, 0.0)
 
     def layer_gradient_bytes(self) -> float:
         """Return the gradients of a layer."""
-        return _LAYER_PARAMETERS * 2.0
+        return self.model.layer_parameters * 2.0
 
     def table_gradient_bytes(self) -> float:
         """Return nothing: this model sums the gradients of layers alone."""

@@ -129,6 +129,13 @@ def test_we_beat_the_bar_under_flashflex_own_model(name: str) -> None:
     assert row["ours"] > row["flashflex"]
 
 
+def test_thirty_billion_parameters_on_56_gpus_are_planned_under_flashflex_own_model() -> None:
+    row = flashflex.compare("readme_setup3_56")
+    assert row["ours"] >= row["identical"] > max(row["published"], row["flashflex"])
+    nodes = flashflex_model.Model("readme_setup3_56").cluster.nodes
+    assert len({node.slot for node in nodes}) == len(nodes) == 8, "4090s in nodes of four and of eight"
+
+
 def test_the_model_gives_the_figures_of_the_original() -> None:
     """Plans of one rank a stage and of two, inside nodes and between them; figures are those of FlashFlex's code."""
     stage = flashflex_model.StageOf
