@@ -69,7 +69,8 @@ def search(task: Task, progress: Progress | None = None) -> Searched:
     refusals: dict[str, list[PlanRefusedError]] = {name: [] for name in searched}
     for name in searched:
         budget.say(f"planning: {name}{_so_far(candidates)}")
-        own, found, held = with_defaults(task, name), [], []
+        own, found = with_defaults(task, name), []
+        held: HeldBack = []
         try:
             found = _evaluate_strategy(own, name, refusals[name], budget, held)
         except PlanRefusedError as refusal:
