@@ -225,7 +225,9 @@ def test_a_run_has_a_speed_only_where_this_machine_kept_up(others: float | None,
     ["+cluster=uniform", "parallel=holmes", "cluster.nodes=2", "cluster.gpus_per_node=2", "parallel.pipeline=1"],
     ["+cluster=mixed", "parallel=holmes", "cluster.partitions.ib.nodes=1", "cluster.partitions.roce.nodes=1",
      "parallel.schedule=zero_bubble", "optimizer.sharded=false"],
-], ids=["pp2-dp2-tied", "dp4-two-levels", "zero-bubble-whole-sums"])
+    ["+cluster=mixed", "parallel=holmes", "cluster.partitions.ib.nodes=1", "cluster.partitions.roce.nodes=1",
+     "parallel.tensor=2"],
+], ids=["pp2-dp2-tied", "dp4-two-levels", "zero-bubble-whole-sums", "pp2-tp2"])
 def test_timed_ranks_run_the_same_actions_and_take_at_least_what_they_cost(words: list[str], tmp_path: Path) -> None:
     made, prices = tunnel(*TINY, *words, *TIMED, "cluster.emulate.dilation=1")
     slow = 0.004 / max(prices.compute.values())  # a tiny model takes an A100 no time

@@ -101,6 +101,10 @@ class FlatReduction:
             _adopt(segment, parameters[segment.piece.name], values, gradients)
         return gradients, values, initial
 
+    def scale_gradient(self, segment: Segment, factor: float) -> None:
+        """Multiply the gradient of a segment by `factor`."""
+        segment.of(self.gradients).mul_(factor)
+
     def copy_out(self, segment: Segment, parameters: Mapping[str, nn.Parameter]) -> None:
         """Write a gathered segment into its parameter, where that is no view of the buffer."""
         if not segment.whole:

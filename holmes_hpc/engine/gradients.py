@@ -154,7 +154,7 @@ class Gradients:
         scale = self._model.gradient_scale(name)
         for flat, segment, buckets in self._places[name]:
             if scale != 1.0:
-                segment.of(flat.gradients).mul_(scale)
+                flat.scale_gradient(segment, scale)
             for bucket in buckets:
                 bucket.missing -= 1
         if self._overlap:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from holmes_hpc.comm.groups import Communicator
 from holmes_hpc.comm.scratch import Scratch
-from holmes_hpc.engine.flat import Bucket, FlatReduction
+from holmes_hpc.engine.flat import Bucket, FlatReduction, Segment
 from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.engine.timed.route import TimedRoute, Zeros
 from holmes_hpc.values import Reduction
@@ -29,6 +29,9 @@ class ScaledFlat(FlatReduction):
         super().__init__(index, reduction, model, route, bucket_mib, dtype)
         self.segments = tuple(dataclasses.replace(segment, whole=True) for segment in self.segments)
         route.total = sum(bucket.gradients.numel() for bucket in self.buckets)
+
+    def scale_gradient(self, segment: Segment, factor: float) -> None:
+        """Do nothing: there is no gradient."""
 
     def _filled(self, total: int, parameters: Mapping[str, nn.Parameter], dtype: torch.dtype
                 ) -> tuple[Tensor, Tensor, Tensor]:
