@@ -22,9 +22,10 @@ from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.course import say_course
 from holmes_hpc.launch.follow.advice import next_steps
 from holmes_hpc.launch.here.ended import clear_and_advise
-from holmes_hpc.launch.here.played import check_played, played_disturbances, scale_warnings, tunnel_words
+from holmes_hpc.launch.here.played import check_played, played_disturbances, scale_warnings
 from holmes_hpc.launch.here.resume import resolve_resume
 from holmes_hpc.launch.here.run import run_here
+from holmes_hpc.launch.here.tunnel import check_tunnel, idle_settings, tunnel_words
 from holmes_hpc.launch.node.backend import backend_here
 from holmes_hpc.launch.node.descriptors import check_descriptors
 from holmes_hpc.launch.node.node_report import read_node
@@ -67,10 +68,13 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
     decision = decide_mode(config, cluster, os.environ)
     if decision.mode == "rank":
         run_as_rank(config, cluster)
-    check_before(config)
+    here = decision.mode in ("emulated", "local")
+    is_tunnel = here and cluster.compute == "timed"
+    if is_tunnel:
+        check_tunnel(config)
+    check_before(config, has_weights=not is_tunnel)
     if decision.mode in ("slurm", "srun"):
         check_travelling(config, cluster, os.environ, submitted=decision.mode == "slurm")
-    here = decision.mode in ("emulated", "local")
     if here:
         check_descriptors()
         check_played(cluster, decision.mode)
@@ -81,15 +85,17 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
     with search_progress(sys.stderr) as progress:
         chosen = (plan_for_job(config, cluster, progress) if decision.mode in ("slurm", "srun")
                   else plan(config, decision.mode, cluster, progress))
-    timed = tunnel_prices(config, chosen, cluster) if here and cluster.compute == "timed" else None
+    timed = tunnel_prices(config, chosen, cluster) if is_tunnel else None
     if here:
         chosen = for_library(chosen, knows_nodes=library is None or library.knows_nodes)
     refuse_unsupported(config, chosen)
     fill_in_resume(config)
-    say_course([config])
+    if not is_tunnel:
+        say_course([config])
     if not_played:
         LOG.warning("%s", not_played)
-    for words in scale_warnings(cluster) if decision.mode == "emulated" else ():
+    for words in (*(scale_warnings(cluster) if decision.mode == "emulated" else ()),
+                  *(idle_settings(config) if is_tunnel else ())):
         LOG.warning("%s", words)
     if not brief:
         console = Console(width=None if sys.stdout.isatty() else PLAN_WIDTH)
@@ -102,7 +108,7 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
     folder = make_folder(config, chosen, decision.mode)
     LOG.info("%s; run folder %s", in_a_line(chosen) if brief else decision.reason, folder.path)
     if timed is not None:
-        LOG.warning("%s", tunnel_words(timed))
+        LOG.warning("%s", tunnel_words(timed, asked=config.cluster.emulate.dilation is not None))
     status = _launch(config, chosen, cluster, folder, decision, timed)
     if status == 0 and (read_result(folder) or {}).get("status") == "completed":
         if folder.probe_path.exists():
@@ -111,18 +117,18 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
         if not config.launch.probe_only:
             _report(folder, brief=brief, pictures=config.run.pictures)
             if not brief:
-                LOG.info("%s", next_steps(folder, config.train.checkpoint_every))
+                LOG.info("%s", next_steps(folder, config.train.checkpoint_every, has_weights=timed is None))
     return status, folder
 
 
-def check_before(config: Any) -> None:
+def check_before(config: Any, *, has_weights: bool = True) -> None:
     """Check what planning does not need and the run will: a place for its folder, the files of its data and weights.
 
-    Raises ConfigurationError.
+    A run whose ranks only wait has neither of these. Raises ConfigurationError.
     """
     check_place(Path(config.run.folder), run_name(config))
     check_umask(group_readable=config.run.group_readable)
-    if not config.launch.probe_only:
+    if has_weights and not config.launch.probe_only:
         check_data_files(config.data, Architecture.from_config(config.model))
         check_pretrained(config)
 

@@ -7,9 +7,12 @@ import shlex
 from holmes_hpc.runs import RunFolder
 
 
-def next_steps(folder: RunFolder, checkpoint_every: int) -> str:
+def next_steps(folder: RunFolder, checkpoint_every: int, *, has_weights: bool = True) -> str:
     """Return how to look at a completed run, and how to go on from it, or that nothing was kept to go on from."""
     place = shlex.quote(str(folder.path))
+    if not has_weights:
+        return (f"next: `holmes report {place}` makes one page of it; a wind tunnel has no weights, so there is "
+                "nothing to go on with, to evaluate or to export")
     kept = sorted(path.name for path in folder.checkpoints.glob("step-*") if path.is_dir())
     if kept:
         on = f"train.resume={place} with more train.steps goes on after {kept[-1]}"

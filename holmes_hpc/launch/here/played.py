@@ -9,7 +9,6 @@ from holmes_hpc.cluster import ClusterDescription
 from holmes_hpc.cluster.nics import ETHERNET
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.values.disturbances import ON_LINKS, RATE, SLOWDOWN, Disturbance
-from holmes_hpc.values.timed import TimedPrices
 
 
 def check_played(cluster: ClusterDescription, mode: str) -> None:
@@ -28,15 +27,6 @@ def check_played(cluster: ClusterDescription, mode: str) -> None:
         raise ConfigurationError(
             f"cluster.emulate.compute=timed: the emulation has no links of their own between fabrics ({names}), so a "
             "run would take other times than its plan; leave cluster.links out, or set cluster.emulate.compute=real")
-
-
-def tunnel_words(timed: TimedPrices) -> str:
-    """Return in a line how a wind tunnel stands to the cluster that it plays."""
-    total = sum(timed.goodput_gbps(*key) for key in timed.rates)
-    return (f"emulated, timed: ranks wait for as long as the GPUs would compute; bytes and rates are divided by "
-            f"{timed.scale:g}, and everything goes {timed.dilation:g} times slower (dilation), so that this machine "
-            f"keeps up: its links carry {total:.2f} Gbit/s at most, all together. Figures are those of the cluster; "
-            "there is no loss and no checkpoint")
 
 
 def played_disturbances(cluster: ClusterDescription, mode: str, *, on_gpus: bool) -> tuple[ClusterDescription, str]:
