@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -16,10 +16,12 @@ from analysis.reading import Record, Run, read_runs
 from analysis.tables import describe, figures, quantile, warmup_steps
 from holmes_hpc.config.kept import UNREADABLE, read_kept
 from holmes_hpc.errors import HolmesError
-from holmes_hpc.planner.telling.disturbed import forecasts
+from holmes_hpc.planner.simulation.predict import predict
+from holmes_hpc.planner.task import disturbed as under_disturbances
 from holmes_hpc.planner.telling.restore import restore
 from holmes_hpc.runs.result import is_disturbed
 from holmes_hpc.values import Plan
+from holmes_hpc.values.disturbances import acting_at
 
 COLUMNS = ["run", "first_step", "last_step", "disturbed", "steps", "step_seconds", "times_undisturbed",
            "predicted_step_seconds", "predicted_times_undisturbed"]
@@ -43,7 +45,7 @@ def disturbed_table(found: Sequence[Run]) -> pd.DataFrame:
 def spans(records: Sequence[Record]) -> list[tuple[int, int, str]]:
     """Return the first and the last step of each time in which the same disturbed a run, and what did."""
     found = []
-    for acting, group in groupby(records, key=lambda record: tuple(record.get("disturbed") or ())):
+    for acting, group in groupby(records, key=_acting):
         steps = [int(record["step"]) for record in group]
         found += [(steps[0], steps[-1], "; ".join(acting))] * bool(acting)
     return found
@@ -54,24 +56,28 @@ def _rows(run: Run) -> Iterator[dict[str, Any]]:
         return
     measured = run.metrics[warmup_steps(len(run.metrics)):]
     usual = quantile(figures([record for record in measured if not is_disturbed(record)], "step_seconds"), 0.5)
-    predicted = _predicted(run)
-    predicted_usual = predicted.get("", math.nan)
-    phases: dict[tuple[int, str], list[Record]] = {}
-    number, before = 0, None
-    for record in measured:
-        acting = "; ".join(record.get("disturbed") or ())
-        number, before = number + (acting != before), acting
-        phases.setdefault((number, acting), []).append(record)
-    for (_, acting), records in phases.items():
+    phases = [list(group) for _, group in groupby(measured, key=_acting)]
+    predicted = _predicted(run, {_acting(records[0]): int(records[0]["step"]) for records in phases})
+    predicted_usual = predicted.get((), math.nan)
+    for records in phases:
+        acting = _acting(records[0])
         seconds = quantile(figures(records, "step_seconds"), 0.5)
         yield dict(zip(COLUMNS, (
-            run.name, int(records[0]["step"]), int(records[-1]["step"]), acting, len(records), seconds,
+            run.name, int(records[0]["step"]), int(records[-1]["step"]), "; ".join(acting), len(records), seconds,
             seconds / usual, predicted.get(acting, math.nan), predicted.get(acting, math.nan) / predicted_usual,
         ), strict=True))
 
 
-def _predicted(run: Run) -> dict[str, float]:
-    """Return the predicted seconds of a step by what acts in it; none where they are not of what was measured."""
+def _acting(record: Record) -> tuple[str, ...]:
+    return tuple(record.get("disturbed") or ())
+
+
+def _predicted(run: Run, steps: Mapping[tuple[str, ...], int]) -> dict[tuple[str, ...], float]:
+    """Return the predicted seconds of a step by what acted in it, undisturbed too.
+
+    `steps` has a step of the run for all that acted. It is what the run played, which may be less than its settings
+    say, so that this and not the schedule is priced. None is there where predictions are not of what was measured.
+    """
     machine = describe(run)["machine"]
     if not words.comparable(machine, (run.plan.get("predicted") or {}).get("machine")):
         return {}
@@ -79,8 +85,12 @@ def _predicted(run: Run) -> dict[str, float]:
         plan = Plan.from_json(json.dumps(run.plan))
         config = read_kept(run.folder / "config.yaml")
         config.cluster.emulate.plan_for_step = None
-        mode = {"emulated": "emulated", "local": "local"}.get(machine)
-        found = forecasts(*restore(config, plan, mode), plan.schedule, int(config.train.steps))
+        task, layout = restore(config, plan, {"emulated": "emulated", "local": "local"}.get(machine))
+        found = {}
+        for acting, step in {(): 1, **steps}.items():
+            played = [each for each in acting_at(task.cluster.disturbances, step) if each.words in acting]
+            if tuple(each.words for each in played) == acting:
+                found[acting] = predict(under_disturbances(task, played), layout, plan.schedule).step_seconds
+        return found
     except (HolmesError, OSError, *UNREADABLE):
         return {}
-    return {"; ".join(each.words for each in forecast.phase.acting): forecast.seconds for forecast in found}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pandas as pd
 from rich import box
@@ -124,20 +124,31 @@ def print_disturbed(console: Console, table: pd.DataFrame, most: int | None = No
     """Print `disturbed`'s table of the runs that have such steps; `most`: of so many runs, the newest ones."""
     shown = set(_newest(table.drop_duplicates("run"), most)["run"])
     for run, phases in table[table["run"].isin(shown)].groupby("run", sort=False):
+        rows = rows_of(phases)
         _print(
             console,
             f"Disturbed on purpose: {run}",
-            rows_of(phases),
+            rows,
             {
-                "steps": lambda row: f"{row['first_step']} to {row['last_step']}",
-                "disturbed": lambda row: row["disturbed"] or "not",
+                "steps": lambda row: (f"{row['first_step']}" if row["steps"] == 1
+                                      else f"{row['first_step']} to {row['last_step']}"),
+                "disturbed": lambda row: row["disturbed"] or "undisturbed",
                 "step": formatted("step_seconds", seconds),
                 "x undisturbed": formatted("times_undisturbed", significant),
                 "predicted": formatted("predicted_step_seconds", seconds),
                 "x undisturbed, predicted": formatted("predicted_times_undisturbed", significant),
             },
-            caption="medians; the tables above leave disturbed steps out",
+            caption="\n".join(_disturbed_notes(rows)),
         )
+
+
+def _disturbed_notes(rows: list[Row]) -> Iterator[str]:
+    """Yield what has to be known of a run's disturbed steps, with the reason of what is missing."""
+    yield "medians; the tables above leave disturbed steps out"
+    if all(pd.isna(row["times_undisturbed"]) for row in rows):
+        yield "no x undisturbed: no step was undisturbed, but maybe the first ones, which medians leave out"
+    if any(pd.isna(row["predicted_step_seconds"]) for row in rows):
+        yield "no prediction where the plan's is for another machine than the one that measured, or cannot be read"
 
 
 def _print(

@@ -7,12 +7,15 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from analysis.disturbed import disturbed_table, spans
+from analysis.printing import print_disturbed
 from analysis.reading import read_runs
 from holmes_hpc.cluster import Machine, read_cluster
 from holmes_hpc.cluster.disturbed import at_step
 from holmes_hpc.config.compose import compose
+from holmes_hpc.config.places import text_to_keep
 from holmes_hpc.engine.pace import Pace
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.here import supervisor
@@ -267,6 +270,34 @@ def test_disturbed_steps_are_in_no_median_and_in_a_table_of_their_own(tmp_path):
         [4, 5, "", 2], [6, 8, "slow links", 3], [9, 10, "", 2]]
     assert table["times_undisturbed"].tolist() == pytest.approx([1.0, 5.0, 1.0])
     assert spans(rows_of_a_run()) == [(6, 8, "slow links")]
+
+
+def test_a_local_run_has_a_prediction_for_what_it_could_play(tmp_path):
+    """Of the schedule it has neither the loss of step 4, nor that of step 5 beside the slow rank."""
+    config = compose([*PLANNED, given("{loss: 0.02, from_step: 4}", "{slowdown: 2, ranks: [1], from_step: 5}")])
+    slow = "rank 1 2 times slower"
+    rows = [metric(number, 0.1, emulated=False, **({"disturbed": [slow]} if number > 4 else {}))
+            for number in range(1, 7)]
+    folder = make_run(tmp_path, plan=make(*PLANNED, mode="local"), metrics=rows)
+    (folder / "config.yaml").write_text(text_to_keep(config))
+    table = disturbed_table(read_runs(folder))
+    assert table[["first_step", "last_step", "disturbed"]].values.tolist() == [[4, 4, ""], [5, 6, slow]]
+    usual, slowed = table["predicted_step_seconds"]
+    assert table["predicted_times_undisturbed"].tolist() == pytest.approx([1.0, slowed / usual])
+    assert slowed > usual
+    console = Console(record=True, width=200)
+    print_disturbed(console, table)
+    assert "4 undisturbed 100 ms 1.00" in " ".join(console.export_text().split())
+
+
+def test_a_table_says_why_ratios_and_predictions_are_missing(tmp_path):
+    """The first steps are in no median, so that a run which is disturbed from then on has nothing to compare with."""
+    rows = [metric(number, 0.1, **({"disturbed": ["slow links"]} if number > 3 else {})) for number in range(1, 7)]
+    console = Console(record=True, width=200)
+    print_disturbed(console, disturbed_table(read_runs(make_run(tmp_path, metrics=rows))))
+    said = " ".join(console.export_text().split())
+    assert "no x undisturbed: no step was undisturbed, but maybe the first ones, which medians leave out" in said
+    assert "no prediction where" in said
 
 
 def test_a_comparison_tells_disturbed_steps_apart():
