@@ -16,8 +16,9 @@ from holmes_hpc.engine.compiling import compile_layers
 from holmes_hpc.engine.local_model import LocalModel
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.planner import plan
+from holmes_hpc.planner.task import PlanSettings
 from holmes_hpc.values import Pipeline, Stage
-from holmes_hpc.values.capabilities import unsupported
+from holmes_hpc.values.capabilities import unable_to_compile, unsupported
 from tests.engine_worlds import World, train_world
 from tests.strict.worlds import difference
 from tests.test_engine_tensor import LLAMA, architecture, hand_plan
@@ -77,6 +78,17 @@ def test_what_cannot_be_compiled_is_refused(overrides: list[str], said: str) -> 
     assert re.search(said, problems[0]), problems
     config.train.compile = False
     assert unsupported(config, plan(config)) == []
+
+
+@pytest.mark.parametrize("model", ["gpt_tiny", "gpt_7_5b"])
+def test_the_planner_chooses_only_what_compiles(model: str) -> None:
+    """Else it would take zero_bubble, and for the large model tensor parallelism."""
+    overrides = ["+cluster=mixed_gpus", f"model={model}", "train.precision=bfloat16"]
+    free, compiled = (compose([*overrides, f"train.compile={value}"]) for value in ("false", "true"))
+    assert unable_to_compile(plan(free, "slurm"))
+    assert unsupported(compiled, plan(compiled, "slurm")) == []
+    assert PlanSettings.from_config(free).recomputations == ("none", "selective", "full")
+    assert PlanSettings.from_config(compiled).recomputations == ("none", "full")
 
 
 def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,13 +29,17 @@ _BUCKET_MIB = 64.0
 """Large enough that NCCL reaches its rate over a dozen ranks (Megatron takes 160 MB of gradients)."""
 _BUCKET_MIB_CPU = 2.0
 """Gloo reaches its rate from 1 to 4 MB on; small models need several buckets to hide any."""
+RECOMPUTATIONS = ("none", "selective", "full")
 _HERE = ("emulated", "local")
 """Modes whose ranks compute on this machine."""
 
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """The settings of a plan. None leaves the choice to the planner."""
+    """The settings of a plan. None leaves the choice to the planner.
+
+    `compiled`: layers are compiled whole (`train.compile`), so that the planner chooses nothing that looks into them.
+    """
 
     strategy: str
     tensor: int | None
@@ -64,6 +68,7 @@ class PlanSettings:
     bucket_mib: float | None
     global_batch_size: int
     pipelines: tuple[Mapping[str, Any], ...]
+    compiled: bool
 
     @classmethod
     def from_config(cls, config: Any) -> PlanSettings:
@@ -98,6 +103,7 @@ class PlanSettings:
             overlap_grad_reduce=parallel.overlap_grad_reduce, overlap_param_gather=parallel.overlap_param_gather,
             bucket_mib=parallel.bucket_mib, global_batch_size=int(config.train.global_batch_size),
             pipelines=tuple(_plain(pipeline) for pipeline in parallel.pipelines or ()),
+            compiled=bool(config.train.compile),
         )
 
     @property
@@ -112,7 +118,16 @@ class PlanSettings:
 
     def first_schedule(self, chunks: int = 1) -> ScheduleKind:
         """Return the schedule with which a layout in so many chunks is looked at first: the asked one, if any."""
-        return self.schedule or compared_schedules(in_chunks=chunks > 1)[0]
+        return self.schedule or self.open_schedules(chunks)[0]
+
+    def open_schedules(self, chunks: int = 1) -> tuple[ScheduleKind, ...]:
+        """Return the schedules that are compared for so many chunks where none is asked for."""
+        return tuple(kind for kind in compared_schedules(in_chunks=chunks > 1) if not (self.compiled and kind.splits))
+
+    @property
+    def recomputations(self) -> tuple[str, ...]:
+        """The kinds of recomputation that are tried where it is left open, from the one that takes no time."""
+        return tuple(kind for kind in RECOMPUTATIONS if not (self.compiled and kind == "selective"))
 
     def synchronization(self, strategy: str, *, on_cpu: bool) -> Synchronization:
         """Return how the ranks of a plan of `strategy` sum gradients."""

@@ -14,7 +14,6 @@ from holmes_hpc.planner.task import Task
 from holmes_hpc.schedule.building import slow_hops
 from holmes_hpc.schedule.policies import Place
 from holmes_hpc.values import ActionKind, ScheduleChoice
-from holmes_hpc.values.schedule_kinds import compared_schedules
 
 _RESOLUTION = 240
 """Whole numbers for the shortest forward: times that differ by less than this share do not change an order."""
@@ -44,7 +43,7 @@ def candidate_schedules(task: Task, layout: Layout, chunks: int = 1) -> tuple[Sc
     few, prices, like = found_few.layout, found_few.own_prices, found_few.replicas.like
     hops = slow_hops(few.pipelines, few.groups)
     warmups = hop_warmups(task, few, prices, hops) if hops and settings.warmup_extra is None else {}
-    kinds = compared_schedules(in_chunks=chunks > 1) if settings.schedule is None else (first.kind,)
+    kinds = settings.open_schedules(chunks) if settings.schedule is None else (first.kind,)
     takes_turns = bool(hops) and any(group.kind == "turn" for group in layout.groups)
     turns = [settings.turns] if settings.turns is not None else [False, True]
     found = []

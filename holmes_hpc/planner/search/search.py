@@ -24,7 +24,6 @@ from holmes_hpc.planner.search.in_chunks import in_chunks
 from holmes_hpc.planner.search.in_parts import on_whole, part_of
 from holmes_hpc.planner.search.shortlist import HeldBack, evaluate_best
 from holmes_hpc.planner.strategies.proposals import AsWritten, LayoutFacts
-from holmes_hpc.planner.strategies.unlike import RECOMPUTATIONS
 from holmes_hpc.planner.task import Task
 from holmes_hpc.values.strategy_kinds import strategy_kind
 from holmes_hpc.words import counted
@@ -167,7 +166,7 @@ def _recomputed(task: Task, name: str, candidates: Sequence[Candidate], budget: 
     if widths and (min(widths) == narrowest or min(widths) < _COSTLY_WIDTH):
         return []
     all_found: list[Candidate] = []
-    for recompute in RECOMPUTATIONS[1:]:
+    for recompute in task.settings.recomputations[1:]:
         other = dataclasses.replace(task, settings=task.settings.replace(recompute=recompute, search_recompute=False))
         try:
             found = _evaluate_strategy(other, name, [], budget, [], limit, min(widths, default=math.inf))

@@ -60,8 +60,11 @@ def tensor_degrees(task: Task) -> tuple[int, ...]:
 def indivisible(task: Task, tensor: int) -> str:
     """Return what of the model cannot be divided between `tensor` ranks, in words; nothing when all of it can.
 
-    Tables are cut at any row, so a vocabulary need not divide.
+    Tables are cut at any row, so a vocabulary need not divide. Compiled layers (`train.compile`) can be divided only
+    where that was asked for, which is refused for a reason of its own.
     """
+    if task.settings.compiled and tensor > 1 and task.settings.tensor is None and not task.settings.pipelines:
+        return f"{tensor} ranks cannot divide compiled layers (train.compile)"
     architecture = task.architecture
     parts = [
         (architecture.num_heads, f"the {architecture.num_heads} heads (model.num_heads)"),

@@ -38,7 +38,6 @@ _MOST_SHARED = 24
 _MOST_MICRO_BATCH = 32
 _FEW_RANKS = 8
 _FAR_BEHIND = 1.25
-RECOMPUTATIONS = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def proposals(task: Task, strategy: str = UNLIKE.name) -> list[Proposal]:
     Recomputation is searched where it is left open: it costs time and saves memory. Raises PlanRefusedError when no
     template fits into memory.
     """
-    choices = RECOMPUTATIONS if task.settings.search_recompute else (task.settings.recompute,)
+    choices = task.settings.recomputations if task.settings.search_recompute else (task.settings.recompute,)
     proposed: list[Proposal] = []
     refusals: list[PlanRefusedError] = []
     short = False

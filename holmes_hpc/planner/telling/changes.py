@@ -17,7 +17,7 @@ from holmes_hpc.planner.layout.layout import Layout
 from holmes_hpc.planner.search.fewer_nodes import faster_on_fewer, left_out
 from holmes_hpc.planner.search.schedules import candidate_schedules
 from holmes_hpc.planner.simulation.predict import predict
-from holmes_hpc.planner.task import Task
+from holmes_hpc.planner.task import RECOMPUTATIONS, Task
 from holmes_hpc.planner.telling.slow_links import faster_ethernet, on_cluster
 from holmes_hpc.planner.telling.typed import overrides_for
 from holmes_hpc.schedule.turns import turn_ranks
@@ -235,6 +235,7 @@ def _free_schedules(task: Task, layout: Layout, choice: ScheduleChoice) -> Itera
 
 
 def _without_recomputation(task: Task, layout: Layout, choice: ScheduleChoice) -> Iterator[_Variant]:
-    for recompute in ("none", "selective")[:{"none": 0, "selective": 1, "full": 2}[task.settings.recompute]]:
+    now = RECOMPUTATIONS.index(task.settings.recompute)
+    for recompute in (each for each in task.settings.recomputations if RECOMPUTATIONS.index(each) < now):
         changed = dataclasses.replace(task, settings=task.settings.replace(recompute=recompute))
         yield _Variant(f"less recomputation (parallel.recompute={recompute})", changed, layout, choice)
