@@ -78,13 +78,45 @@ def test_a_disturbance_says_what_it_does_and_where(text, words):
     ("{rate: 0.2, from_step: 5, until_step: 4}", "until_step=4: comes before", "valid: 5 and more"),
     ("{rate: 0}", "disturbances.0.rate=0", "0.001"),
     ("{loss: 0.9}", "disturbances.0.loss=0.9", "0.5"),
-    ("{speed: 2}", "speed: no such key", "slowdown"),
+    ("{speed: 2}", "cluster.emulate.disturbances.0.speed: no such key", "slowdown"),
+    ("slow", "cluster.emulate.disturbances.0=slow: expected a mapping", "slowdown"),
+    ("{rate: x}", "cluster.emulate.disturbances.0.rate=x: expected a number", "0.001"),
+    ("{slowdown: 1, ranks: [0]}", "disturbances.0.slowdown=1: changes nothing", "a factor above 1"),
+    ("{rate: 1}", "disturbances.0.rate=1: changes nothing", "another factor than 1"),
+    ("{rate: 0.2, from_step: 151}", "disturbances.0.from_step=151: the run ends with step 150", "raise train.steps"),
 ])
 def test_what_is_no_disturbance_is_refused_with_what_is_valid(text, fact, remedy):
     with pytest.raises(ConfigurationError) as caught:
         cluster_of(text)
     assert fact in str(caught.value)
     assert remedy in str(caught.value)
+
+
+def test_other_traffic_leaves_something_of_each_link():
+    with pytest.raises(ConfigurationError) as caught:
+        cluster_of("{traffic: 0.5, until_step: 9}", "{traffic: 0.6, nodes: [ib/1, roce/0], from_step: 4}")
+    assert "disturbances.0.traffic=0.5 and cluster.emulate.disturbances.1.traffic=0.6: take 1.1 of the ethernet link " \
+           "of ib/1 together in step 4; valid: 0.95 in all" in str(caught.value)
+    cluster_of("{traffic: 0.5, until_step: 3}", "{traffic: 0.6, from_step: 4}")
+    both = at_step(cluster_of("{traffic: 0.5}", "{traffic: 0.3}"), 1)
+    assert links(both, "ethernet", "ib/0", "roce/0")[1] == pytest.approx(0.2 * 0.2)
+
+
+def test_a_plan_is_for_a_step_that_there_is():
+    with pytest.raises(ConfigurationError, match="plan_for_step=151: the run ends with step 150; valid: 1 to 150"):
+        compose([MIXED, "cluster.emulate.plan_for_step=151"])
+
+
+def test_an_item_of_a_list_is_told_with_its_path_and_its_file(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"^cluster\.links\.0\.foo: no such key\. Valid keys of"):
+        compose([MIXED, "cluster.links=[{between: [ib, roce], foo: 5}]"])
+    (tmp_path / "cluster").mkdir()
+    own = tmp_path / "cluster" / "own.yaml"
+    own.write_text("defaults: [mixed, _self_]\nemulate: {disturbances: [{rate: 0.5}, {los: 0.5}]}\n")
+    with pytest.raises(ConfigurationError) as caught:
+        compose([f"hydra.searchpath=[{tmp_path}]", "+cluster=own"])
+    assert str(caught.value).startswith(f"file {own}: cluster.emulate.disturbances.1.los: no such key. Did you mean "
+                                        "cluster.emulate.disturbances.1.loss?")
 
 
 def test_a_network_of_one_node_is_no_link():

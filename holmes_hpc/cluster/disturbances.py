@@ -10,23 +10,43 @@ from holmes_hpc.cluster.cluster import ClusterDescription, Node
 from holmes_hpc.cluster.lookup import unknown
 from holmes_hpc.cluster.nics import ETHERNET
 from holmes_hpc.errors import ConfigurationError
-from holmes_hpc.values.disturbances import DELAY, LOSS, RATE, SLOWDOWN, TRAFFIC, Disturbance
+from holmes_hpc.values.disturbances import DELAY, LOSS, MOST_TRAFFIC, RATE, SLOWDOWN, TRAFFIC, Disturbance
 from holmes_hpc.words import shorten
 
+_PATH = "cluster.emulate.disturbances"
 _AMOUNTS = {"rate": RATE, "traffic": TRAFFIC, "delay_ms": DELAY, "jitter_ms": DELAY, "loss": LOSS, "slowdown": SLOWDOWN}
 _KEYS = "rate, traffic, delay_ms (with jitter_ms, or that alone), loss and slowdown"
 _PLACES = {RATE: ("network", "nodes"), TRAFFIC: ("network", "nodes"), SLOWDOWN: ("nodes", "ranks"),
            DELAY: ("network", "nodes", "between"), LOSS: ("network", "nodes", "between")}
 """What says where a kind of disturbance acts."""
+_OTHER = {RATE: "another factor than 1, such as 0.2 for a fifth", SLOWDOWN: "a factor above 1, such as 2"}
 
 
 def read_disturbances(items: Sequence[Any], cluster: ClusterDescription) -> tuple[Disturbance, ...]:
     """Return the disturbances of a cluster in the order of its file.
 
     Raises ConfigurationError for one that is none or two kinds at once, for a node, fabric or rank that is not there,
-    and for a place that does not belong to its kind.
+    for a place that does not belong to its kind, and for what changes nothing or leaves nothing of a link.
     """
-    return tuple(_read(item, cluster, f"cluster.emulate.disturbances.{number}") for number, item in enumerate(items))
+    found = tuple(_read(item, cluster, f"{_PATH}.{number}") for number, item in enumerate(items))
+    _check_traffic(found)
+    return found
+
+
+def _check_traffic(found: Sequence[Disturbance]) -> None:
+    """Refuse other traffic that takes nearly all of a link, several together: each node of one sends and receives."""
+    for step in sorted({each.first_step for each in found}):
+        shares: dict[tuple[str, str], list[int]] = {}
+        for number, each in enumerate(found):
+            for slot in each.touched if each.kind == TRAFFIC and each.acts_at(step) else ():
+                shares.setdefault((each.network, slot), []).append(number)
+        for (network, slot), numbers in sorted(shares.items()):
+            taken = sum(found[number].amount for number in numbers)
+            if taken > MOST_TRAFFIC + 1e-9:
+                these = " and ".join(f"{_PATH}.{number}.traffic={found[number].amount:g}" for number in numbers)
+                raise ConfigurationError(f"{these}: take {taken:g} of the {network} link of {slot} together in step "
+                                         f"{step}; valid: {MOST_TRAFFIC:g} in all. Lower one, or let them act in other "
+                                         "steps or on other nodes")
 
 
 def _read(item: Any, cluster: ClusterDescription, path: str) -> Disturbance:
@@ -56,6 +76,9 @@ def _kind(item: Any, path: str) -> str:
     if kind == DELAY and not (item.delay_ms or item.jitter_ms):
         raise ConfigurationError(f"{path}.{given[0]}=0: delays nothing; give {path}.delay_ms or {path}.jitter_ms above "
                                  "0, or leave the disturbance out")
+    if kind in (RATE, SLOWDOWN) and getattr(item, given[0]) == 1:
+        raise ConfigurationError(f"{path}.{given[0]}=1: changes nothing; give {_OTHER[kind]}, or leave the disturbance "
+                                 "out")
     return kind
 
 

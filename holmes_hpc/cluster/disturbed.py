@@ -62,22 +62,19 @@ def has_unlike_ranks(cluster: ClusterDescription) -> bool:
 
 def share_left(cluster: ClusterDescription, node: Node, network: str) -> float:
     """Return how many times its rate a node's NIC of a family is worth now to the run."""
-    share = 1.0
+    share, left = 1.0, 1.0
     for each in cluster.acting:
         if each.network == network and node.slot in each.touched:
-            share *= _left(each)
-    return share
+            if each.kind == TRAFFIC:
+                left -= each.amount
+            elif each.kind in (RATE, LOSS):
+                share *= each.amount if each.kind == RATE else 1.0 - each.amount
+    return share * left
 
 
 def share_of_all(cluster: ClusterDescription, network: str) -> float:
     """Return the same of what all nodes share, from what disturbs every node."""
     return min((share_left(cluster, node, network) for node in cluster.nodes), default=1.0)
-
-
-def _left(each: Disturbance) -> float:
-    if each.kind == RATE:
-        return each.amount
-    return 1.0 - each.amount if each.kind in (TRAFFIC, LOSS) else 1.0
 
 
 def late_seconds(cluster: ClusterDescription, network: str, a: Node, b: Node) -> float:

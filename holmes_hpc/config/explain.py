@@ -20,6 +20,7 @@ from yaml import MarkedYAMLError
 from holmes_hpc.config.check import VARIABLES, unknown_key
 from holmes_hpc.config.describe import Setting, expected, fits, item_schema, listed, settings
 from holmes_hpc.config.files import own_file, own_files
+from holmes_hpc.config.list_items import wrong_item
 from holmes_hpc.config.schema import Root
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.foreign import ForeignError, read_yaml
@@ -46,6 +47,8 @@ def explain(error: Exception, overrides: Sequence[str]) -> ConfigurationError:
             return ConfigurationError(f"{cause.filename}: it may not be read ({cause.strerror}). Make it readable, or "
                                       "name another folder by XDG_CONFIG_HOME or hydra.searchpath.")
         if isinstance(cause, OmegaConfBaseException) and cause.full_key:
+            if _is_in_a_list(str(cause.full_key)) and (inside := wrong_item(overrides)):
+                return ConfigurationError(inside)
             return ConfigurationError(_setting(cause, _place(error, overrides)))
     unlike = _unlike_container(overrides)
     if unlike:
@@ -76,6 +79,11 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         errors.append(error)
         error = error.__cause__ or error.__context__
     yield from reversed(errors)
+
+
+def _is_in_a_list(key: str) -> bool:
+    """Whether an error may be of an item of a list: its key is a bare name in there, or ends with its number."""
+    return key.split(".")[0] not in settings(Root) or key[-1:] == "]" or key.rpartition(".")[2].isdigit()
 
 
 def _unlike_container(overrides: Sequence[str]) -> str:

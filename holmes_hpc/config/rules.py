@@ -13,6 +13,7 @@ from holmes_hpc import registry
 from holmes_hpc.config.adapter_rules import check_adapters
 from holmes_hpc.config.data_rules import check_data
 from holmes_hpc.config.describe import near
+from holmes_hpc.config.disturbance_rules import check_disturbed_steps
 from holmes_hpc.config.fields import MOST_RANKS
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.values.schedule_kinds import AUTO, SCHEDULE_KINDS
@@ -35,7 +36,7 @@ def check_rules(config: DictConfig, *, cluster_named: bool) -> None:
     every: list[Callable[[DictConfig], None]] = [_model, _batch, _layer_split, _schedule, _pipelines, _optimizer,
                                                  _cooldown, _profile, check_data, _run, _signal]
     if cluster_named:
-        every += [_cluster_name, _partitions, check_adapters, _links, _profiled_ranks]
+        every += [_cluster_name, _partitions, check_adapters, _links, _profiled_ranks, check_disturbed_steps]
     for rule in every:
         rule(config)
 

@@ -19,6 +19,7 @@ from holmes_hpc.config.fields import (
     setting,
 )
 from holmes_hpc.values.backend_kinds import BACKEND_KINDS
+from holmes_hpc.values.disturbances import MOST_TRAFFIC
 from holmes_hpc.values.packings import FORMATS, PACKINGS
 from holmes_hpc.values.schedule_kinds import AUTO, SCHEDULE_KINDS
 from holmes_hpc.values.strategy_kinds import COMPARE_ALL_HELP, STRATEGY_KINDS
@@ -81,7 +82,8 @@ class Disturbance:
 
     rate: float | None = setting(None, "so many times its rate is what a link has, such as 0.2 for a fifth",
                                  minimum=1e-3, maximum=1e3)
-    traffic: float | None = setting(None, "share of a link's rate that other traffic takes", minimum=0.01, maximum=0.95)
+    traffic: float | None = setting(None, "share of a link's rate that other traffic takes", minimum=0.01,
+                                    maximum=MOST_TRAFFIC)
     delay_ms: float | None = setting(None, "so much later every packet arrives, milliseconds", minimum=0, maximum=1e4)
     jitter_ms: float | None = setting(None, "up to so much later still, anew for every packet, milliseconds", minimum=0,
                                       maximum=1e4)

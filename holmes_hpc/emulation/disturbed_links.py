@@ -124,8 +124,7 @@ class DisturbedLinks:
         shares: dict[tuple[str, str, str], float] = {}
         for each, sender, receiver in _pairs(acting, TRAFFIC):
             key = sender, receiver, each.network
-            left = 1 - shares.get(key, 0.0)
-            shares[key] = 1 - left * (1 - each.amount)
+            shares[key] = shares.get(key, 0.0) + each.amount
         for key in {*shares, *self._streams}:
             sender, receiver, family = key
             link, other = self._links[sender, family], self._links[receiver, family]

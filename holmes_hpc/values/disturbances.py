@@ -12,6 +12,9 @@ RATE, TRAFFIC, DELAY, LOSS, SLOWDOWN = "rate", "traffic", "delay", "loss", "slow
 ON_LINKS = (RATE, TRAFFIC, DELAY, LOSS)
 """Kinds that only an emulated network can have; a rank slows its own compute down."""
 
+MOST_TRAFFIC = 0.95
+"""The largest share of a link that other traffic may take, all of it together: without any a run never ends."""
+
 
 @dataclass(frozen=True)
 class Disturbance:
