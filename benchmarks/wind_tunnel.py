@@ -104,7 +104,7 @@ def verdict(found: Sequence[Measured]) -> str:
 
 def main() -> None:
     """Measure plans, and print a table of all runs as Markdown."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--nodes", type=int, default=2, help="nodes of each of two fabrics")

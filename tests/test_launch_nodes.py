@@ -197,10 +197,12 @@ def test_auto_is_nccl_for_all_where_nodes_report_gpus(tmp_path: Path) -> None:
         allocated(tmp_path, [0, 1, 2, 3], reports=one_without)
 
 
+OF_NCCL = {"NCCL_IB_HCA": "=mlx5_0", "NCCL_IB_GID_INDEX": "3", "NCCL_SOCKET_IFNAME": "=eth0",
+           "CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+
+
 @pytest.mark.parametrize(("backend", "gpus", "environment"), [
-    ("auto", 1, {"NCCL_IB_HCA": "=mlx5_0", "NCCL_IB_GID_INDEX": "3", "NCCL_SOCKET_IFNAME": "=eth0"}),
-    ("nccl", 1, {"NCCL_IB_HCA": "=mlx5_0", "NCCL_IB_GID_INDEX": "3", "NCCL_SOCKET_IFNAME": "=eth0"}),
-    ("auto", 0, {}),
+    ("auto", 1, OF_NCCL), ("nccl", 1, OF_NCCL), ("auto", 0, {}),
 ])
 def test_a_rank_is_given_its_nodes_adapters_wherever_nccl_is_used(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, gpus: int, environment: dict[str, str]) -> None:
