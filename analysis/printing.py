@@ -217,6 +217,7 @@ def machine_note(rows: list[Row]) -> str | None:
         most = max(row["others_held_cores"] for row in busy)
         lines.append(f"busy: in {len(busy)} of {len(rows)} runs other programs held up to {most:.1f} cores; their "
                      "speeds compare with no others")
+    lines += [f"{row['run']} has no speed: {row['no_speed']}" for row in rows if pd.notna(row.get("no_speed"))]
     return "\n".join(lines) or None
 
 

@@ -204,6 +204,10 @@ def summarise(run: Run) -> dict[str, Any]:
     measured = [record for record in run.metrics[warmup:] if not is_disturbed(record)]
     medians = {name: quantile(figures(measured, name), 0.5) for name in MEASURES}
     rates = figures(measured, "tokens_per_second")
+    no_speed = run.result.get("no_speed")
+    if no_speed:  # of a wind tunnel single steps may be valid, and the run is not
+        medians |= {name: math.nan for name in MEASURES if not name.startswith("bytes")}
+        rates = []
     last_loss = run.metrics[-1].get("loss") if run.metrics else run.result.get("final_loss")
     predicted = run.plan.get("predicted") or {}
     ratio = None
@@ -226,6 +230,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "final_loss": _number(foreign.number(last_loss)),
         "validation_loss": (figures(run.metrics, "validation_loss") or [math.nan])[-1],
         "others_held_cores": _number(foreign.number(run.result.get("others_held_cores"))),
+        "no_speed": str(no_speed) if no_speed else None,
         "error": None if run.result.get("error") is None else str(run.result["error"]),
         "damages": "; ".join(run.damages),
     }

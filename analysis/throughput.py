@@ -145,10 +145,13 @@ def draw_pictures(found: list[Run], out: Path, shown: pd.DataFrame | None = None
         if measured and len(shown):
             bars, curves = fastest_rows(shown), lowest_losses(found)
             throughput_picture(bars, out / "throughput.png", by)
-            loss_picture(steps_table(curves), out / "loss.png")
-            lines += [f"wrote {out / 'throughput.png'}{_part('fastest', len(bars), len(shown), '' if by else ALIKE)}",
-                      f"wrote {out / 'loss.png'}"
-                      f"{_part('of lowest loss', len(curves), measured)}"]
+            lines.append(f"wrote {out / 'throughput.png'}"
+                         f"{_part('fastest', len(bars), len(shown), '' if by else ALIKE)}")
+            if any(record.get("timed") is None for run in curves for record in run.metrics):
+                loss_picture(steps_table(curves), out / "loss.png")
+                lines.append(f"wrote {out / 'loss.png'}{_part('of lowest loss', len(curves), measured)}")
+            else:
+                lines.append("a wind tunnel has no loss: no picture of it")
         else:
             lines.append("no step was measured yet: no picture of throughput and loss")
         return lines

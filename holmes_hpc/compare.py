@@ -13,6 +13,8 @@ from holmes_hpc.foreign import ForeignError, read_text
 from holmes_hpc.paths import at_home, is_folder, is_there
 from holmes_hpc.planner.telling.compare import Compared, render_comparison
 from holmes_hpc.program import report, run_program
+from holmes_hpc.runs import read_result
+from holmes_hpc.runs.circumstances import circumstances, is_busy, speed_words
 from holmes_hpc.runs.find import find_run
 from holmes_hpc.runs.folder import RunFolder
 from holmes_hpc.runs.result import disturbed_step_seconds, median_step_seconds
@@ -52,15 +54,23 @@ def read(text: str, base: Path) -> Compared:
         folder = _run(text, base)
         file = folder.plan_path
     try:
-        measured = None if folder is None else median_step_seconds(folder)
-        disturbed = {} if folder is None else disturbed_step_seconds(folder)
-        return Compared(text, Plan.from_json(read_text(file)), measured, disturbed)
+        plan = Plan.from_json(read_text(file))
+        return Compared(text, plan) if folder is None else _of_run(text, plan, folder)
     except ValueError as error:
         if isinstance(error, ForeignError) and isinstance(error.__cause__, OSError):
             raise ConfigurationError(f"{error}; name a file that `holmes plan +cluster=NAME output=json` wrote, or a "
                                      "run folder.") from None
         raise ConfigurationError(f"{file}: no plan that this version reads: {error}. Name a file that `holmes plan "
                                  "+cluster=NAME output=json` wrote, or a run folder.") from None
+
+
+def _of_run(text: str, plan: Plan, folder: RunFolder) -> Compared:
+    """Return a run's side. A wind tunnel that has no speed has no measured step either."""
+    result = read_result(folder) or {}
+    no_speed = speed_words(result, None)
+    parts = [circumstances(folder), "other programs held cores (busy)" if is_busy(result) else "", no_speed]
+    return Compared(text, plan, None if no_speed else median_step_seconds(folder), disturbed_step_seconds(folder),
+                    "; ".join(filter(None, parts)))
 
 
 def _run(text: str, base: Path) -> RunFolder:

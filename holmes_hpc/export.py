@@ -17,6 +17,7 @@ from holmes_hpc.foreign import read_json
 from holmes_hpc.paths import at_home, is_listed
 from holmes_hpc.program import report, run_program
 from holmes_hpc.quoting import for_terminal
+from holmes_hpc.runs.circumstances import no_weights
 from holmes_hpc.runs.find import find_run, refuse_two
 from holmes_hpc.words import size_words
 
@@ -106,7 +107,11 @@ def _checkpoints(run: str, step: int | None, base: Path) -> list[Path]:
     found = candidates(path) if is_listed(at_home(path)) else []
     if found:
         refuse_two(run, base)
-    found = found or candidates(find_run(run, base).path)
+    if not found:
+        folder = find_run(run, base)
+        found = candidates(folder.path)
+        if not found and (why := no_weights(folder)):
+            raise ConfigurationError(f"{run} has no checkpoint: {why}.")
     names = ", ".join(each.name for each in found)
     if step is not None:
         found = [each for each in found if each.name == f"step-{step:06d}"]

@@ -15,6 +15,8 @@ from holmes_hpc.errors import ConfigurationError, HolmesError
 from holmes_hpc.foreign import parse_object, read_text
 from holmes_hpc.paths import check_output
 from holmes_hpc.program import report, run_program
+from holmes_hpc.runs import read_result
+from holmes_hpc.runs.circumstances import circumstances, is_busy
 from holmes_hpc.runs.files import write_text_atomic
 from holmes_hpc.runs.find import find_run
 from holmes_hpc.runs.metrics import newest_actions
@@ -57,10 +59,12 @@ def _trace(arguments: argparse.Namespace) -> int:
                                       for rank, found in rows.items()}))
     target = arguments.to or run.path / f"trace-step-{step}.json"
     check_output(target, "--to")
-    write_text_atomic(target, json.dumps({"traceEvents": events, "displayTimeUnit": "ms",
-                                          "otherData": {"run": str(run.path), "step": step}}))
-    sys.stdout.write(f"{target}: step {step}, {len(events)} events of {plan.world_size} ranks; open it in "
-                     "ui.perfetto.dev\n")
+    how = circumstances(run)
+    other = {"run": str(run.path), "step": step, **({"measured": how} if how else {}),
+             **({"busy": "other programs held cores of this machine"} if is_busy(read_result(run) or {}) else {})}
+    write_text_atomic(target, json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": other}))
+    sys.stdout.write(f"{target}: step {step}{how and f' ({how})'}, {len(events)} events of {plan.world_size} ranks; "
+                     "open it in ui.perfetto.dev\n")
     return 0
 
 

@@ -45,6 +45,7 @@ def test_every_run_has_a_row_and_a_refused_one_does_not_end_the_sweep(statuses, 
     rows = [line.split() for line in capsys.readouterr().err.strip().splitlines()]
     ids = {f"mixed/{path.name}" for path in (tmp_path / "mixed").iterdir()}
     assert rows[0] == list(in_turn.COLUMNS)
+    assert rows.pop() == ["emulated:", "all", "runs"]
     assert {row[0] for row in rows[1:]} == {*ids, "-"} and len(ids) == 3
     assert [row[1:] for row in rows[1:]] == [
         ["completed", "2/4", "40,960", "3.250", "train.seed=0"],
@@ -60,6 +61,7 @@ def test_an_interrupt_ends_the_sweep_after_the_table_which_names_what_was_not_st
         in_turn.run_in_turn(CONFIGS, WORDS)
     assert end.value.code == 130
     rows = [line.split() for line in capsys.readouterr().err.strip().splitlines()]
+    assert rows.pop() == ["emulated:", "all", "runs"]
     assert len(rows) == 5 and [row[1] for row in rows[1:3]] == ["completed", "failed"]
     assert rows[3:] == [["-", "not", "started", words] for words in WORDS[2:]]
 

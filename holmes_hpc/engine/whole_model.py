@@ -25,6 +25,7 @@ from holmes_hpc.model import StageModule, TensorShare, build_stage
 from holmes_hpc.model.pretrained import PretrainedWeights
 from holmes_hpc.paths import at_home, is_file, is_folder
 from holmes_hpc.runs import RunFolder
+from holmes_hpc.runs.circumstances import no_weights
 from holmes_hpc.runs.find import find_run, refuse_two
 
 _ONE = ("+cluster=uniform", "cluster.nodes=1", "cluster.gpus_per_node=1")
@@ -70,6 +71,8 @@ def find_origin_of_model(text: str, base: Path, step: int | None = None) -> Orig
     run = _run(text, base, path)
     known = newest_first(run.checkpoints)
     wanted = known[0] if step is None and known else checkpoint_path(run.checkpoints, step or 0)
+    if not known and (why := no_weights(run)):
+        raise ConfigurationError(f"{run.path} has no checkpoint: {why}.")
     if wanted not in known:
         names = ", ".join(each.name for each in known) or "none (train.checkpoint_every is 0 by default)"
         raise ConfigurationError(f"{run.path} has no {'checkpoint' if step is None else wanted.name}; its checkpoints: "

@@ -30,15 +30,15 @@ def write_result(folder: RunFolder, status: str, *, error: str | None, emulated:
 
     Steps, speed and loss that are not given are taken from metrics.jsonl; the median leaves out the first
     steps (3, or half of a short run), which warm up. `others_held_cores` is how many cores other programs held on
-    average, where that took some from the run. Raises ValueError for another status, else as
-    `files.storage_error` says.
+    average, where that took some from the run. `no_speed` in the file tells why a wind tunnel has no speed. Raises
+    ValueError for another status, else as `files.storage_error` says.
     """
     if status not in STATUSES:
         raise ValueError(f"status {status!r} is none of {', '.join(STATUSES)}")
     records = read_metrics(folder)
     last = records[-1] if records else {}
-    kept_up = not (last.get("timed") and others_held_cores is not None)  # else a wind tunnel's speed says nothing
-    if tokens_per_second_median is None and kept_up:
+    no_speed = _no_speed(records, others_held_cores) if last.get("timed") else ""
+    if tokens_per_second_median is None and not no_speed:
         tokens_per_second_median = _median_speed(records)
     write_json_atomic(folder.result_path, {
         "status": status,
@@ -48,6 +48,7 @@ def write_result(folder: RunFolder, status: str, *, error: str | None, emulated:
         "error": None if error is None else redact(error),
         "emulated": emulated,
         **({"timed": True} if last.get("timed") else {}),
+        **({"no_speed": no_speed} if no_speed else {}),
         **({} if others_held_cores is None else {"others_held_cores": round(others_held_cores, 1)}),
     })
 
@@ -67,10 +68,23 @@ def last_metrics(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def _median_speed(records: list[dict[str, Any]]) -> float | None:
-    measured = [record for record in _measured(records) if not is_disturbed(record)]
-    if sum("not_valid" in record for record in measured) > len(measured) / 2:
-        return None  # the steps of a wind tunnel that are valid are too few
-    return _median(measured, "tokens_per_second")
+    return _median([record for record in _measured(records) if not is_disturbed(record)], "tokens_per_second")
+
+
+def _no_speed(records: list[dict[str, Any]], others_held_cores: float | None) -> str:
+    """Return why the speed of a wind tunnel says nothing; "" where it is one.
+
+    Half of all steps but the first are to be valid, of those that were not disturbed on purpose.
+    """
+    if others_held_cores is not None:
+        return f"other programs held {others_held_cores:.1f} cores of this machine"
+    steps = [record for record in _by_step(records) if record.get("step") != 1 and not is_disturbed(record)]
+    refused = [str(record["not_valid"]) for record in steps if record.get("not_valid")]
+    if not steps:
+        return "no step but the first"
+    if 2 * len(refused) > len(steps):
+        return f"{len(steps) - len(refused)} of {len(steps)} steps are valid (the first warms up): {refused[-1]}"
+    return "" if _median_speed(records) is not None else "no step after the first ones is both valid and undisturbed"
 
 
 def median_step_seconds(folder: RunFolder) -> float | None:
@@ -98,8 +112,12 @@ def is_disturbed(record: Mapping[str, Any]) -> bool:
 
 def _measured(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the records without the first ones, each step once."""
-    by_step = {record.get("step"): record for record in records}
-    return list(by_step.values())[min(WARMUP_STEPS, len(by_step) // 2):]
+    steps = _by_step(records)
+    return steps[min(WARMUP_STEPS, len(steps) // 2):]
+
+
+def _by_step(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return list({record.get("step"): record for record in records}.values())
 
 
 def _median(records: list[dict[str, Any]], name: str) -> float | None:

@@ -11,6 +11,7 @@ from typing import TextIO
 from holmes_hpc.foreign import number, read_object
 from holmes_hpc.quoting import for_shell, for_terminal
 from holmes_hpc.runs import RunFolder, last_metrics, read_result
+from holmes_hpc.runs.circumstances import circumstances, speed_words
 from holmes_hpc.runs.job import main_is_alive
 from holmes_hpc.runs.life import Life
 from holmes_hpc.submit.board import planned_steps
@@ -23,6 +24,8 @@ def on_a_machine(folder: RunFolder) -> str:
     host = (read_object(folder.job_path) or {}).get("host")
     what = f"is no job of Slurm but a run of the machine {host}" if isinstance(host, str) else (
         f"says in no {folder.job_path.name} that can be read where it was started")
+    how = circumstances(folder)
+    what += f", {how}" if how else ""
     return f"{folder.path} {what}: {_state(folder)}; its logs: `holmes logs {for_shell(str(folder.path))}`"
 
 
@@ -74,7 +77,8 @@ def _state(folder: RunFolder) -> str:
     done = result is not None and result.get("status") == "completed"
     speed = number((result or {}).get("tokens_per_second_median") if done else last.get("tokens_per_second"))
     loss = number(last.get("loss"))
-    step += ("" if speed is None else f", {speed:,.0f} tokens/s") + ("" if loss is None else f", loss {loss:.3f}")
+    told = speed_words(result, speed)
+    step += (f", {told}" if told else "") + ("" if loss is None else f", loss {loss:.3f}")
     if result is not None:
         return f"{result['status']} at {step}"
     alive = main_is_alive(job)

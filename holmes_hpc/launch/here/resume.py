@@ -15,6 +15,7 @@ from holmes_hpc.config.describe import near
 from holmes_hpc.errors import CheckpointError, ConfigurationError
 from holmes_hpc.paths import at_home, unreadable
 from holmes_hpc.runs import RunFolder
+from holmes_hpc.runs.circumstances import no_weights
 from holmes_hpc.runs.find import find_runs
 from holmes_hpc.runs.private import exposed
 
@@ -43,6 +44,8 @@ def resolve_resume(config: Any) -> str:
         path = run.path
         found = candidates(path)
         LOG.info("train.resume=%s: %s", wanted, path)
+    if not found and (why := no_weights(RunFolder(path))):
+        raise ConfigurationError(f"train.resume={wanted}: no checkpoint lies there: {why}")
     if not found:
         meant = near(wanted.strip().casefold(), WORDS)
         raise ConfigurationError(

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from holmes_hpc.planner.error_band import LAYOUT_PERCENT
 from holmes_hpc.planner.telling.describe import machine_words
-from holmes_hpc.quoting import for_table
+from holmes_hpc.quoting import for_table, for_terminal
 from holmes_hpc.values import Pipeline, Plan
 from holmes_hpc.words import counted, numbers, shorten
 
@@ -30,6 +30,8 @@ class Compared:
     measured_seconds: float | None = None
     disturbed_seconds: Mapping[str, float] = field(default_factory=dict)
     """of a run that was disturbed on purpose the median of a step by what acted"""
+    measured_how: str = ""
+    """of a run what has to be said beside its figures: emulated or timed, on a busy machine"""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,10 @@ def render_comparison(first: Compared, second: Compared) -> RenderableType:
         table.add_row(row.label, for_table(row.first), for_table(row.second), ratio, mark,
                       style="bold" if row.differs else "")
     last = [] if any(row.differs for row in rows) else ["nothing differs"]
-    return Lines(table, *(Text(f"note: {caution}") for caution in cautions(first.plan, second.plan)), *map(Text, last))
+    notes = [*cautions(first.plan, second.plan),
+             *(f"{for_terminal(each.name)} is a run: {each.measured_how}" for each in (first, second)
+               if each.measured_how)]
+    return Lines(table, *(Text(f"note: {note}") for note in notes), *map(Text, last))
 
 
 def _choices(plan: Plan) -> Iterator[tuple[str, str]]:
