@@ -66,6 +66,9 @@ def _show(arguments: argparse.Namespace, folder: RunFolder) -> int:
         if steps is not None:
             steps.print_newest(at_once=ended)
         if not arguments.follow or (ended and not printed):
+            if not printer.has_shown and arguments.lines != 0:
+                who = f"rank {arguments.rank}" if arguments.rank is not None else folder.path
+                sys.stderr.write(f"holmes logs: {who} wrote nothing{'' if ended else ' yet'}\n")
             return 0
         time.sleep(LOOK_SECONDS)
 
@@ -81,6 +84,11 @@ class _Printer:
         self._files: dict[Path, BinaryIO] = {}
         self._decoders: dict[Path, codecs.IncrementalDecoder] = {}
         self._current: Path | None = None
+
+    @property
+    def has_shown(self) -> bool:
+        """Whether anything was printed."""
+        return self._current is not None
 
     def print_new(self) -> bool:
         """Print what the files have got since the last call; return whether there was anything."""

@@ -15,10 +15,12 @@ import pytest
 
 from holmes_hpc.cluster import ClusterDescription, read_cluster
 from holmes_hpc.config.compose import compose
+from holmes_hpc.config.schema import Launch
 from holmes_hpc.emulation.context import ENDING_SIGNALS
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.follow.interruption import InterruptedRunError, interruptible
 from holmes_hpc.launch.here import run as here
+from holmes_hpc.launch.here.left_to_slurm import LEFT_TO_SLURM, left_to_slurm
 from holmes_hpc.launch.here.played import check_played, scale_warnings
 from holmes_hpc.launch.rank.torch_log import errors_only
 from holmes_hpc.planner import bind, plan
@@ -162,6 +164,16 @@ def test_the_level_is_set_before_torch_is_imported(module: str) -> None:
     assert 0 < text.find("errors_only(os.environ)") < loads
     program = f"import sys, holmes_hpc.launch.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
+
+
+def test_what_only_a_job_of_slurm_heeds_is_said() -> None:
+    for each in LEFT_TO_SLURM:
+        assert each in vars(Launch())
+    assert left_to_slurm(compose(["+cluster=laptop", "launch.probe=true", "launch.mode=local"]), "local") == ""
+    said = left_to_slurm(compose(["+cluster=laptop", "launch.container=/a.sif", "launch.setup=[module load a]",
+                                  "launch.requeue=false"]), "local")
+    assert said.startswith("launch.container=/a.sif, launch.setup=['module load a'], launch.requeue=False: no part of "
+                           "local runs")
 
 
 def test_what_emulate_says_and_no_run_does_is_refused_or_said() -> None:

@@ -52,6 +52,20 @@ def test_a_rank_of_a_run_whose_logs_were_removed_has_none(run: RunFolder, capsys
     assert f"--rank 3: {run.logs} has no log of it; it holds nothing" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("arguments", "who"), [(("--rank", "0"), "rank 0"), ((), None)])
+def test_a_log_without_a_word_is_said_to_be_empty(run: RunFolder, capsys: pytest.CaptureFixture[str],
+                                                  arguments: tuple[str, ...], who: str | None) -> None:
+    run.log_path(0).write_text("")
+    for words in ("wrote nothing yet", "wrote nothing"):
+        assert logs.main([str(run.path), *arguments]) == 0
+        shown = capsys.readouterr()
+        assert (shown.out, shown.err) == ("", f"holmes logs: {who or run.path} {words}\n")
+        write_result(run, "completed", error=None, emulated=True)
+    run.log_path(0).write_text("words\n")
+    assert logs.main([str(run.path), *arguments, "--lines", "0"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
 def test_fewer_lines_than_none_are_refused(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     assert logs.main([str(run.path), "--lines", "-3"]) == 2
     assert "--lines -3: expected a whole number from 0" in capsys.readouterr().err

@@ -102,6 +102,15 @@ def test_one_that_hovers_about_the_limit_is_said_once() -> None:
     assert [] in found[9:] and len(said) == 1, "a recovery is said when it has lasted"
 
 
+def test_one_that_is_said_later_is_said_with_what_made_it_one() -> None:
+    """It stays a straggler with less than 1.5 times, and is said when it has cost half a second."""
+    (said,) = fed(*[slow(2, 0.16)] * WINDOW_STEPS, *[slow(2, 0.14)] * 20, scale=0.5)[1]
+    assert "70 ms a step, 1.4 times as long as its peers (ranks 0, 1, 3: 50 ms for as many micro-batches)" in said
+    assert said.endswith(", and 1.6 times when it became one")
+    at_once = fed(*[slow(2, 0.16)] * WINDOW_STEPS)[1][0]
+    assert at_once.endswith("for as many micro-batches)")
+
+
 def test_one_that_comes_and_goes_is_said_ever_more_rarely() -> None:
     flapping = ([slow(2, 0.25)] * 15 + [EVEN] * 15) * 40
     said = fed(*flapping, scale=10.0)[1]

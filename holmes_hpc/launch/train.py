@@ -22,6 +22,7 @@ from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.course import say_course
 from holmes_hpc.launch.follow.advice import next_steps
 from holmes_hpc.launch.here.ended import clear_and_advise
+from holmes_hpc.launch.here.left_to_slurm import left_to_slurm
 from holmes_hpc.launch.here.played import check_played, played_disturbances, scale_warnings
 from holmes_hpc.launch.here.resume import resolve_resume
 from holmes_hpc.launch.here.run import run_here
@@ -92,8 +93,8 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
     fill_in_resume(config)
     if not is_tunnel:
         say_course([config])
-    if not_played:
-        LOG.warning("%s", not_played)
+    for words in filter(None, (not_played, left_to_slurm(config, decision.mode) if here else "")):
+        LOG.warning("%s", words)
     for words in (*(scale_warnings(cluster) if decision.mode == "emulated" else ()),
                   *(idle_settings(config) if is_tunnel else ())):
         LOG.warning("%s", words)

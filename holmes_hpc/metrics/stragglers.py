@@ -40,10 +40,12 @@ MOST_PATIENCE_STEPS = 1024
 class _Spell:
     """A rank's present time as a straggler: seconds lost and steps in a row since it became one, and what was said.
 
+    `times` is how many times as long it took when it became one.
     `patience` is how many steps in a row it must be one before that is said; it doubles with each recovery.
     """
 
     lost_seconds: float = 0.0
+    times: float = 1.0
     steps: int = 0
     recovered_steps: int = 0
     said: bool = False
@@ -95,6 +97,8 @@ class Stragglers:
         spell = self._spells[rank]
         if slow:
             # The whole window made it one, so its seconds are lost as well.
+            if not spell.steps:
+                spell.times = self._times(rank, medians)
             spell.lost_seconds += self._excess(rank, medians) * (1 if spell.steps else WINDOW_STEPS)
             spell.steps, spell.recovered_steps = spell.steps + 1, 0
             if not spell.said and spell.lost_seconds >= SAID_SECONDS and spell.steps >= spell.patience:
@@ -123,14 +127,20 @@ class Stragglers:
         """Return the seconds of a step by which a rank takes longer than its peers would for as many micro-batches."""
         return (medians[rank] - self._usual(rank, medians)) * self._work[rank]
 
+    def _times(self, rank: int, medians: list[float]) -> float:
+        """Return how many times as long as its peers a rank takes."""
+        return medians[rank] / max(self._usual(rank, medians), 1e-9)
+
     def _describe(self, step: int, rank: int, medians: list[float]) -> str:
         usual, work = self._usual(rank, medians), self._work[rank]
         peers = ", ".join(map(str, self._peers[rank][:8])) + (", ..." if len(self._peers[rank]) > 8 else "")
-        times = medians[rank] / max(usual, 1e-9)
+        times, first = self._times(rank, medians), self._spells[rank].times
+        # It is said once it has cost something, and may have become less slow since, down to what it stays one with.
+        before = f", and {first:.1f} times when it became one" if round(first, 1) > round(times, 1) else ""
         than = (f"its peers (ranks {peers}: {usual * work * 1e3:.0f} ms for as many micro-batches)" if peers
                 else f"earlier in this run ({usual * work * 1e3:.0f} ms; it has no peers)")
         return (f"step {step}: {self._name(rank)} is a straggler: outside collectives it takes "
-                f"{medians[rank] * work * 1e3:.0f} ms a step, {times:.1f} times as long as {than}")
+                f"{medians[rank] * work * 1e3:.0f} ms a step, {times:.1f} times as long as {than}{before}")
 
     def _name(self, rank: int) -> str:
         place = next(place for place in self._plan.ranks if place.rank == rank)
