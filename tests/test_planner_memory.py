@@ -8,7 +8,7 @@ import pytest
 from holmes_hpc.cluster.gpus import gpu
 from holmes_hpc.config.compose import compose
 from holmes_hpc.errors import PlanRefusedError
-from holmes_hpc.planner.cost.gpu_constants import COMMUNICATOR_GIB, COMMUNICATORS_INCLUDED
+from holmes_hpc.planner.cost.gpu_constants import COMMUNICATORS_INCLUDED
 from holmes_hpc.planner.cost.memory_parts import GIB, fixed_bytes
 from holmes_hpc.planner.cost.rank_memory import USABLE_FRACTION, communicators_of
 from holmes_hpc.planner.layout.groups import GroupRules
@@ -207,11 +207,23 @@ def test_ranks_have_few_communicators_whatever_their_number(layout: list[str], n
 def test_communicators_beyond_those_of_one_pipeline_take_memory() -> None:
     h100 = gpu("h100")
     assert fixed_bytes(h100, COMMUNICATORS_INCLUDED) == fixed_bytes(h100) == 2 * GIB
-    assert fixed_bytes(h100, COMMUNICATORS_INCLUDED + 4) == (2 + 4 * COMMUNICATOR_GIB) * GIB
-    assert fixed_bytes(gpu("cpu"), 40) == fixed_bytes(gpu("cpu")), "gloo's buffers are not on a device"
+    assert fixed_bytes(h100, COMMUNICATORS_INCLUDED + 4, 0.5) == (2 + 4 * 0.5) * GIB
+    assert fixed_bytes(gpu("cpu"), 40, 0.5) == fixed_bytes(gpu("cpu")), "gloo's buffers are not on a device"
     counted = communicators_of([Pipeline(1, (Stage((0,), 0, 1), Stage((rank,), 1, 1))) for rank in range(1, 9)])
     assert counted[0] == 2 * 8, "an edge with each of eight ranks, and its layer alone"
     assert counted[1] == 2 + 3, "an edge, and sums with seven others, in two levels, and of a table"
+
+
+def test_the_memory_of_a_communicator_may_be_a_measured_one() -> None:
+    """Four pipelines whose first stage is one GPU's: an edge with each of the others has two communicators."""
+    stages = "{stages: [{ranks: [0], layers: 2}, {ranks: [%d], layers: 2}]}"
+    pipelines = f"parallel.pipelines=[{', '.join(stages % rank for rank in range(1, 8))}]"
+    few = ["+cluster=ib", "cluster.partitions.ib.nodes=1", "cluster.partitions.ib.gpus_per_node=8", "parallel=manual",
+           pipelines, "train.global_batch_size=28", "parallel.micro_batch_size=1"]
+    usual, more = (plan(compose([*few, *own]), mode="slurm").predicted.memory_gib_per_rank
+                   for own in ([], ["cluster.communicator_gib=1"]))
+    assert more[0] - usual[0] == pytest.approx((7 * 2 - COMMUNICATORS_INCLUDED) * 0.75)
+    assert more[1] == usual[1]
 
 
 def megatron_on_eight(model: str, search_seconds: float) -> Plan:

@@ -94,6 +94,8 @@ class ClusterDescription:
     """what an emulation does to it on purpose, whenever"""
     acting: tuple[Disturbance, ...] = ()
     """those of them under which it is looked at here; none: undisturbed"""
+    communicator_gib: float = 0.25
+    """memory of a GPU for each communicator beyond those that the context has room for"""
     is_short: bool = False
     """whether its file has the short form, of one kind of node"""
 

@@ -52,7 +52,7 @@ def read_cluster(config: Any) -> ClusterDescription:
         rates=_rates(config.emulate.rates), compute=str(config.emulate.compute),
         scale=float(config.emulate.scale), order=str(config.order), measured=read_measured(config.measured),
         calibrated=read_calibrated(config.calibrated), profiled=read_profiled(config.profiled),
-        is_short=not config.partitions)
+        communicator_gib=float(config.communicator_gib), is_short=not config.partitions)
     _check_measured(cluster, config.measured)
     return dataclasses.replace(cluster, disturbances=read_disturbances(config.emulate.disturbances, cluster))
 

@@ -124,6 +124,8 @@ class Cluster:
     features: dict[str, str] = setting({}, "Slurm feature to NIC kind, beside the built-in table")
     measured: str | None = setting(None, "file of `holmes probe`, whose rates go before those described here")
     calibrated: str | None = setting(None, "file of `holmes calibrate`: how fast GPUs proved to be in finished runs")
+    communicator_gib: float = setting(0.25, "GPU memory of each communicator of a rank beyond eight, 2^30 bytes; set "
+                                            "what you measured of your NCCL", minimum=0, maximum=8)
     profiled: str | None = setting(None, "file of `holmes probe`: how long the model's layers take on each GPU kind")
     shape: str = setting("auto", "how one job spans the partitions", valid=("auto", "het", "features", "plain"))
     order: str = setting("grouped", "how ranks are numbered over nodes in emulation",

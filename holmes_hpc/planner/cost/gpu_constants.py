@@ -61,10 +61,6 @@ _PCIE_RING = 0.6
 
 COMMUNICATORS_INCLUDED = 8
 """Of a rank's communicators: what a rank of one pipeline has (tensor group, two an edge, sums in two levels)."""
-COMMUNICATOR_GIB = 0.25
-"""Of each communicator more. Not measured: 16 channels, each with a buffer of 10 MiB to receive in and one of 2 MiB to
-send from, as a log of allocations shows them on H100s (NVIDIA/nccl issue 1685), and as much again for trees or proxies
-of the network, less what transfers with their 16 blocks do without."""
 
 CONSTANTS: Mapping[str, GpuConstants] = MappingProxyType({
     # Processors: vendors' white papers. Shares without a remark: carried over from the A100.

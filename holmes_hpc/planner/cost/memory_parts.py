@@ -7,7 +7,7 @@ import functools
 from holmes_hpc.architecture import Architecture
 from holmes_hpc.cluster.gpus import Gpu
 from holmes_hpc.planner.cost.cpu import CPU, ELEMENT_SHARE
-from holmes_hpc.planner.cost.gpu_constants import COMMUNICATOR_GIB, COMMUNICATORS_INCLUDED, CONSTANTS
+from holmes_hpc.planner.cost.gpu_constants import COMMUNICATORS_INCLUDED, CONSTANTS
 from holmes_hpc.planner.software import ENGINE, Software
 
 GIB = 2.0**30
@@ -39,15 +39,15 @@ def rank_parameters(architecture: Architecture, unit: str, tensor: int) -> float
     return sum(info.count / (1 if info.split_dim is None else tensor) for info in architecture.unit_parameters(unit))
 
 
-def fixed_bytes(gpu: Gpu, communicators: int = 0) -> float:
+def fixed_bytes(gpu: Gpu, communicators: int = 0, each_gib: float = 0.0) -> float:
     """Return the memory of device context, libraries' workspaces, and the communication library.
 
-    It has so many `communicators` on the GPU.
+    It has so many `communicators` on the GPU; those beyond the included ones take `each_gib`.
     """
     if gpu.name == CPU:
         return _CPU_FIXED_GIB * GIB
     more = max(0, communicators - COMMUNICATORS_INCLUDED)
-    return (CONSTANTS[gpu.name].fixed_gib + more * COMMUNICATOR_GIB) * GIB
+    return (CONSTANTS[gpu.name].fixed_gib + more * each_gib) * GIB
 
 
 def activation_parts(architecture: Architecture, unit: str, samples: int, *, tensor: int = 1, element_bytes: int = 2,

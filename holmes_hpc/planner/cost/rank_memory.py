@@ -125,7 +125,8 @@ def _rank_memory(cost: ComputeCost, cluster: ClusterDescription, rank: int, para
     copies, gradients, moments = cost.state_bytes
     narrow = cost.element_bytes
     return RankMemory(parameters * narrow + updated * (copies - narrow), parameters * gradients, updated * moments,
-                      activations, workspace, fixed_bytes(cost.machine.gpu(cluster.node_of(rank)), communicators))
+                      activations, workspace, fixed_bytes(cost.machine.gpu(cluster.node_of(rank)), communicators,
+                                                          cluster.communicator_gib))
 
 
 def _parameters(cost: ComputeCost, units: Mapping[str, int]) -> float:
