@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 _SECONDS_DIGITS = 3
+_MINUTE, _HOUR = 60, 3600
 
 
 def counted(number: int, noun: str) -> str:
@@ -12,9 +13,17 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
-def seconds_words(seconds: float) -> str:
-    """Return a duration with three digits: `21.2 ms`, `6.3 s`."""
-    return f"{1000 * seconds:.{_SECONDS_DIGITS}g} ms" if seconds < 1 else f"{seconds:.{_SECONDS_DIGITS}g} s"
+def seconds_words(seconds: float, digits: int = _SECONDS_DIGITS) -> str:
+    """Return a duration with so many digits: `21.2 ms`, `6.3 s`, from two minutes on `45 min`, then `3.1 h`."""
+    size, unit = seconds, "s"
+    if seconds < 1:
+        size, unit = 1000 * seconds, "ms"
+    elif seconds >= 2 * _HOUR:
+        size, unit = seconds / _HOUR, "h"
+    elif seconds >= 2 * _MINUTE:
+        size, unit = seconds / _MINUTE, "min"
+    text = f"{size:.{digits}g}"
+    return f"{f'{size:,.0f}' if 'e+' in text else text} {unit}"
 
 
 def size_words(size_bytes: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import DictConfig
@@ -66,8 +67,25 @@ def test_a_slower_measured_link_makes_a_slower_plan(tmp_path: Path) -> None:
     settings = ["+cluster=mixed", "parallel=holmes", "model=gpt_3_6b", "train.global_batch_size=64"]
     path = tmp_path / "slow.json"
     path.write_text(json.dumps(to_json([MeasuredLink("ethernet", ("ib", "roce"), ("ib-1", "roce-1"), 0.5, 60.0)])))
-    usual = plan(compose(settings), mode="slurm").predicted.step_seconds
-    assert plan(compose([*settings, f"cluster.measured={path}"]), mode="slurm").predicted.step_seconds > usual
+    usual, slow = (plan(compose([*settings, *more]), mode="slurm") for more in ([], [f"cluster.measured={path}"]))
+    assert slow.predicted.step_seconds > usual.predicted.step_seconds
+    note, = set(slow.notes) - set(usual.notes)
+    assert note.startswith("rates as measured, not as described: ethernet between ib and roce; ")
+
+
+@pytest.mark.parametrize(("further", "words"), [
+    ({"cluster": "mixed", "backend": "gloo", "time": "2026-12-01T10:00:00+00:00", "emulated": True},
+     "measured on mixed, by gloo, at 2026-12-01T10:00:00+00:00, emulated, so they are not the cluster's own"),
+    ({"cluster": "ours", "backend": "nccl", "emulated": False}, "measured on ours, by nccl, not emulated"),
+    ({"cluster": 5}, "its file does not say where they were measured"),
+])
+def test_a_plan_says_where_its_links_were_measured(tmp_path: Path, further: dict[str, Any], words: str) -> None:
+    path = tmp_path / "probe.json"
+    path.write_text(json.dumps(to_json(LINKS, **further)))
+    config = compose(["+cluster=mixed", "parallel=megatron", f"cluster.measured={path}"])
+    assert any(note.startswith("rates as measured") and note.endswith(f"; {words}")
+               for note in plan(config, mode="slurm").notes)
+    assert not any(note.startswith("rates as measured") for note in plan(config, mode="emulated").notes)
 
 
 def test_a_wrong_file_is_named(tmp_path: Path) -> None:

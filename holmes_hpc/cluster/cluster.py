@@ -86,6 +86,8 @@ class ClusterDescription:
     order: str = "grouped"
     measured: tuple[MeasuredLink, ...] = ()
     """links that a probe measured, which go before what is described"""
+    measured_where: str = ""
+    """in words, where and by what they were measured"""
     calibrated: tuple[CalibratedGpu, ...] = ()
     """GPU kinds whose speed finished runs corrected"""
     profiled: tuple[ProfiledUnit, ...] = ()

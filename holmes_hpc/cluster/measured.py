@@ -17,6 +17,8 @@ from holmes_hpc.cluster.records import (
     RecordFile,
     one_of,
 )
+from holmes_hpc.foreign import read_object
+from holmes_hpc.paths import at_home
 
 FORMAT_VERSION = 1
 INSIDE_NODES = "local"
@@ -24,6 +26,9 @@ INSIDE_NODES = "local"
 
 _FULL_SHARE = 0.8
 """Pairs of nodes that together move less than this share of what they move one by one share something."""
+
+_MOST_LETTERS = 60
+"""So much is told of what a file says of itself."""
 
 _FILE = RecordFile(
     "cluster.measured", "file of `holmes probe`", FORMAT_VERSION, "links",
@@ -67,6 +72,20 @@ def read_measured(path: str | None) -> tuple[MeasuredLink, ...]:
         return ()
     return tuple(MeasuredLink(**{**link, "between": tuple(link["between"]), "nodes": tuple(link["nodes"])})
                  for link in _FILE.read(path))
+
+
+def measured_where(path: str | None) -> str:
+    """Return in words where and by what the links of a file were measured, as far as it says so."""
+    said = read_object(at_home(path, "cluster.measured")) if path is not None else None
+    if not said:
+        return ""
+    cluster, time, backend, emulated = (said.get(name) for name in ("cluster", "time", "backend", "emulated"))
+    parts = [f"on {cluster[:_MOST_LETTERS]}"] if isinstance(cluster, str) else []
+    parts += [f"by {backend[:_MOST_LETTERS]}"] if isinstance(backend, str) else []
+    parts += [f"at {time[:_MOST_LETTERS]}"] if isinstance(time, str) else []
+    parts += ["emulated, so they are not the cluster's own"] if emulated is True else (
+        ["not emulated"] if emulated is False else [])
+    return "measured " + ", ".join(parts) if parts else "its file does not say where they were measured"
 
 
 def links_in_words(links: Sequence[MeasuredLink]) -> str:

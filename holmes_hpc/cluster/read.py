@@ -15,7 +15,7 @@ from holmes_hpc.cluster.cluster import ClusterDescription, FabricLink, Node
 from holmes_hpc.cluster.disturbances import read_disturbances
 from holmes_hpc.cluster.gpus import check_gpu
 from holmes_hpc.cluster.lookup import unknown
-from holmes_hpc.cluster.measured import links_in_words, read_measured
+from holmes_hpc.cluster.measured import links_in_words, measured_where, read_measured
 from holmes_hpc.cluster.nics import (
     DEFAULT_ETHERNET_GBPS,
     ETHERNET,
@@ -51,6 +51,7 @@ def read_cluster(config: Any) -> ClusterDescription:
         name=_name(config), nodes=nodes, links=_links(config.links, {node.fabric for node in nodes}),
         rates=_rates(config.emulate.rates), compute=str(config.emulate.compute),
         scale=float(config.emulate.scale), order=str(config.order), measured=read_measured(config.measured),
+        measured_where=measured_where(config.measured),
         calibrated=read_calibrated(config.calibrated), profiled=read_profiled(config.profiled),
         communicator_gib=float(config.communicator_gib), is_short=not config.partitions)
     _check_measured(cluster, config.measured)

@@ -113,8 +113,9 @@ def run(config: Any, *, brief: bool = False) -> tuple[int, RunFolder | None]:
     status = _launch(config, chosen, cluster, folder, decision, timed)
     if status == 0 and (read_result(folder) or {}).get("status") == "completed":
         if folder.probe_path.exists():
-            LOG.info("the links were measured: %s; plan with them by cluster.measured=%s", folder.probe_path,
-                     folder.probe_path)
+            LOG.info("the links were measured: %s; %s", folder.probe_path,
+                     "they are the emulated cluster's, so no plan of a real one is to use them"
+                     if decision.mode == "emulated" else f"plan with them by cluster.measured={folder.probe_path}")
         if not config.launch.probe_only:
             _report(folder, brief=brief, pictures=config.run.pictures)
             if not brief:

@@ -7,6 +7,7 @@ from typing import Any
 
 from holmes_hpc.values import Plan
 from holmes_hpc.values.timed import TimedPrices
+from holmes_hpc.words import seconds_words
 
 MOST_LATE_SHARE = 0.02
 """A rank may wake up so much of a step too late, once; ..."""
@@ -42,9 +43,10 @@ def _why_not_valid(worst: float, mean: float, step_seconds: float, sent: Mapping
                    timed: TimedPrices) -> str:
     """Return why a step's figures say nothing, with the setting that helps; "" where they do."""
     if worst > MOST_LATE_SHARE * step_seconds or mean > MOST_LATE_MEAN_SHARE * step_seconds:
-        return (f"ranks woke up to {worst:.2f} s too late, {mean * 1e3:.1f} ms in the mean, in a step of "
-                f"{step_seconds:.1f} s here: this machine did not keep up; raise cluster.emulate.dilation "
-                f"(now {timed.dilation:g}) or parallel.bucket_mib")
+        return (f"ranks woke up to {seconds_words(worst)} too late, {seconds_words(mean)} in the mean, in a step of "
+                f"{seconds_words(step_seconds)} here (at most {MOST_LATE_SHARE:.0%} and {MOST_LATE_MEAN_SHARE:.1%} of "
+                "it): this machine did not keep up; raise cluster.emulate.dilation "
+                f"(now {timed.dilation:.3g}) or parallel.bucket_mib")
     planned = {"bytes_ethernet": 0.0, "bytes_fabric": 0.0}
     for each in plan.predicted.bytes_by_network:
         if each.network != "local":

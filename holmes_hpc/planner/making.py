@@ -136,7 +136,7 @@ def _notes(whole: Task, best: Candidate, sent: Sequence[Load]) -> tuple[str, ...
     if across and task.architecture.tied_embeddings:
         notes.append("the tied embedding's gradient crosses Ethernet in every step; model.tied_embeddings=false "
                      "avoids it")
-    notes += [*_unused(whole), *_slow_link(task, best, busy_seconds(sent))]
+    notes += [*_measured(whole), *_unused(whole), *_slow_link(task, best, busy_seconds(sent))]
     left_out = whole.cluster.world_size - task.cluster.world_size
     if left_out:
         kept = {node.slot for node in task.cluster.nodes}
@@ -152,6 +152,13 @@ def _notes(whole: Task, best: Candidate, sent: Sequence[Load]) -> tuple[str, ...
         notes.append(f"warm-up +{best.schedule.warmup_extra}: so many more forwards start upstream of each of the "
                      f"{hops} hop{'s' if hops > 1 else ''} over Ethernet, and their activations are kept")
     return tuple(notes)
+
+
+def _measured(task: Task) -> list[str]:
+    """Return which links have measured rates in place of described ones, and where they were measured."""
+    used = [] if task.machine.is_here else [link for link in task.cluster.measured if task.cluster.has_link(link)]
+    return [f"rates as measured, not as described: {links_in_words(used)}; {task.cluster.measured_where}"
+            ] if used else []
 
 
 def _unused(task: Task) -> list[str]:

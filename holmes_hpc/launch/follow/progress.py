@@ -10,7 +10,7 @@ from typing import Any, Protocol, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from holmes_hpc.words import counted
+from holmes_hpc.words import counted, seconds_words
 
 LINE_SECONDS = 2.0
 """Shortest time between two plain lines."""
@@ -146,4 +146,4 @@ def _describe_timed(row: dict[str, Any]) -> str:
     if row.get("not_valid"):
         return f"emulated, timed: no figures, {row['not_valid']}"
     speed, seconds, mfu = (row.get(name) or 0.0 for name in ("tokens_per_second", "step_seconds", "mfu"))
-    return f"emulated, timed: {speed:,.0f} tokens/s  {seconds * 1e3:.0f} ms/step  MFU {mfu:.0%}"
+    return f"emulated, timed: {speed:,.0f} tokens/s  {seconds_words(seconds)}/step  MFU {mfu:.0%}"

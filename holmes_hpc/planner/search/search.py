@@ -26,7 +26,7 @@ from holmes_hpc.planner.search.shortlist import HeldBack, evaluate_best
 from holmes_hpc.planner.strategies.proposals import AsWritten, LayoutFacts
 from holmes_hpc.planner.task import Task
 from holmes_hpc.values.strategy_kinds import strategy_kind
-from holmes_hpc.words import counted
+from holmes_hpc.words import counted, seconds_words
 
 Progress = Callable[[str], None]
 _COSTLY_WIDTH = 4
@@ -106,7 +106,7 @@ def _check_degrees(task: Task) -> None:
 def _so_far(candidates: Sequence[Candidate]) -> str:
     """Return what was found so far, for people who wait."""
     fitting = [each for each in candidates if each.fits]
-    return f", {len(candidates)} simulated, fastest {choose(fitting).seconds:.4g} s" if fitting else ""
+    return f", {len(candidates)} simulated, fastest {seconds_words(choose(fitting).seconds, 4)}" if fitting else ""
 
 
 def choose(fitting: Sequence[Candidate]) -> Candidate:

@@ -16,7 +16,7 @@ from holmes_hpc.planner.error_band import LAYOUT_PERCENT
 from holmes_hpc.planner.telling.describe import machine_words
 from holmes_hpc.quoting import for_table, for_terminal
 from holmes_hpc.values import Pipeline, Plan
-from holmes_hpc.words import counted, numbers, shorten
+from holmes_hpc.words import counted, numbers, seconds_words, shorten
 
 _MOST_KINDS_OF_PIPELINE = 4
 
@@ -200,7 +200,7 @@ def _error(plan: Plan) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{1000 * seconds:.4g} ms" if seconds < 1 else f"{seconds:.4g} s"
+    return seconds_words(seconds, 4)
 
 
 def _percent(share: float) -> str:
