@@ -3,7 +3,7 @@ from omegaconf import OmegaConf
 
 from holmes_hpc import resources
 from holmes_hpc.cluster import read_cluster
-from holmes_hpc.config.schema import Cluster
+from holmes_hpc.config.cluster_schema import Cluster
 from holmes_hpc.errors import ConfigurationError
 
 MIXED = """

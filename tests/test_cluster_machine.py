@@ -8,8 +8,8 @@ from omegaconf import OmegaConf
 from holmes_hpc.cluster import LinkRate, Machine, host, kept_speed, read_cluster
 from holmes_hpc.cluster import machine as machine_module
 from holmes_hpc.cluster.host import HostSpeed, host_memory_gib, measured_speed
+from holmes_hpc.config.cluster_schema import Cluster
 from holmes_hpc.config.compose import compose
-from holmes_hpc.config.schema import Cluster
 from holmes_hpc.errors import ConfigurationError, NetworkError, RunFailedError
 from holmes_hpc.planner import plan
 from holmes_hpc.planner.simulation.prices import core_pools

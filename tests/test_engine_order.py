@@ -22,8 +22,8 @@ from holmes_hpc.comm.gloo import BACKEND_NAME
 from holmes_hpc.comm.scratch import Scratch
 from holmes_hpc.comm.sharding import Route
 from holmes_hpc.comm.stepwise import Collective, Lane
+from holmes_hpc.config.cluster_schema import Partition
 from holmes_hpc.config.compose import compose
-from holmes_hpc.config.schema import Partition
 from holmes_hpc.planner.layout.groups import GroupRules, find_groups
 from holmes_hpc.values import Group, Pipeline, Reduction, Stage
 from tests.device_queues import Queues

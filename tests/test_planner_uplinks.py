@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 
 from holmes_hpc.cluster import ClusterDescription, LinkRate, Machine, read_cluster
 from holmes_hpc.cluster.measured import MeasuredLink, to_json
+from holmes_hpc.config.cluster_schema import Cluster
 from holmes_hpc.config.compose import compose
-from holmes_hpc.config.schema import Cluster
 from holmes_hpc.planner import plan
 from holmes_hpc.planner.cost.network import NetworkCost
 from holmes_hpc.planner.simulation.predict import step_collectives

@@ -25,7 +25,7 @@ from holmes_hpc.cluster.nics import (
     nic,
 )
 from holmes_hpc.cluster.profiled import read_profiled
-from holmes_hpc.config.schema import Partition
+from holmes_hpc.config.cluster_schema import Partition
 from holmes_hpc.errors import ConfigurationError
 
 # A label is half of a slot's name (`ib/0`) and of a host name in emulation (`ib-0`).
