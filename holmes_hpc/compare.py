@@ -68,7 +68,7 @@ def _of_run(text: str, plan: Plan, folder: RunFolder) -> Compared:
     """Return a run's side. A wind tunnel that has no speed has no measured step either."""
     result = read_result(folder) or {}
     no_speed = speed_words(result, None)
-    parts = [circumstances(folder), "other programs held cores (busy)" if is_busy(result) else "", no_speed]
+    parts = [circumstances(folder), no_speed or ("other programs held cores (busy)" if is_busy(result) else "")]
     return Compared(text, plan, None if no_speed else median_step_seconds(folder), disturbed_step_seconds(folder),
                     "; ".join(filter(None, parts)))
 

@@ -60,7 +60,7 @@ def remarks(ended: Sequence[Ended]) -> list[str]:
              for words, folders in how.items() if words]
     results = [(folder, read_result(folder) or {}) for folder in begun]
     lines += [f"{_name(folder)} has {words}" for folder, result in results if (words := speed_words(result, None))]
-    if any(is_busy(result) for _, result in results):
+    if any(is_busy(result) and not result.get("no_speed") for _, result in results):
         lines.append("busy: other programs held cores of this machine meanwhile; such a speed compares with no other")
     return lines
 

@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import yaml
+
+from holmes_hpc.config.folders import package_folder
 from holmes_hpc.config.schema import Data, Optimizer, Train
 from holmes_hpc.errors import ConfigurationError
 from holmes_hpc.launch.here.resume import WORDS
@@ -20,9 +23,6 @@ _IDLE = {
     "data": (Data, ("name", "path")),
 }
 """Settings of what a rank that waits does not do: it trains, validates and saves nothing, and reads no data."""
-
-_RATES = ("lr", "min_lr")
-"""Other optimizers than the default one have rates of their own."""
 
 
 def check_tunnel(config: Any) -> None:
@@ -45,9 +45,10 @@ def idle_settings(config: Any) -> Iterator[str]:
     if config.model.get("from_pretrained") is not None:
         yield ("model.from_pretrained: a wind tunnel (cluster.emulate.compute=timed) takes the model's sizes from it, "
                "and no weights: its ranks hold none")
-    of_group = () if config.optimizer.name == Optimizer().name else _RATES
+    # Each optimizer's file has rates of its own.
+    usual = yaml.safe_load((package_folder() / "optimizer" / f"{config.optimizer.name}.yaml").read_text("utf-8"))
     names = [f"{group}.{name}" for group, (kind, fields) in _IDLE.items() for name in fields
-             if config[group][name] != getattr(kind(), name) and name not in of_group]
+             if config[group][name] != (usual if group == "optimizer" else {}).get(name, getattr(kind(), name))]
     if names:
         yield (f"a wind tunnel (cluster.emulate.compute=timed) trains, validates and saves nothing, and reads no data: "
                f"{', '.join(names)} {'plays' if len(names) == 1 else 'play'} no part")
