@@ -274,7 +274,7 @@ def test_a_run_that_lost_its_record_was_not_cancelled_before_it_was_submitted(
     (done / "job.json").unlink(missing_ok=True)
     assert cli.run(["jobs", str(done)]) == 0
     told = capsys.readouterr().out
-    assert f"{done} says in no job.json that can be read where it was started: completed at step 1" in told
+    assert f"{done} says in no job.json that can be read where it was started, emulated: completed at step 1" in told
     assert "not submitted" not in told and "failed" not in told
     (done / "result.json").unlink()
     assert cli.run(["cancel", str(done)]) == 0 and not (done / "result.json").exists()
@@ -343,5 +343,5 @@ def test_a_watched_run_of_another_machine_is_over_once_it_is_silent_for_long(
 
     show_machines_until_over([folder], sys.stdout, clock=lambda: now[0], sleep=sleep)
     assert 500.0 + LIFELESS_SECONDS < now[0] <= 700.0 + LIFELESS_SECONDS
-    assert [line.partition("another: ")[2].partition(",")[0] for line in capsys.readouterr().out.splitlines()] == [
-        "at step 0", "at step 1"]
+    told = capsys.readouterr().out.splitlines()
+    assert [line.partition("another, emulated: ")[2].partition(",")[0] for line in told] == ["at step 0", "at step 1"]
