@@ -116,7 +116,7 @@ def print_ranks(console: Console, table: pd.DataFrame, most: int | None = None) 
                 "measured / predicted": formatted("measured_to_predicted", significant),
                 "straggler in": formatted("straggler_share", percent),
             },
-            caption=f"{left} more ranks, which need less memory: analysis.by_rank" if left else None,
+            caption=f"{left} more ranks, which need less memory: analysis.by_rank(RUN) in Python" if left else None,
         )
 
 

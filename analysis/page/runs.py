@@ -165,7 +165,7 @@ class RunParts:
         if table is None or not (table["measured_memory_gib"].notna() | (table["straggler_share"] > 0)).any():
             return ""
         left = len(table) - MOST_RANKS
-        note = f"{left} more ranks: analysis.by_rank" if left > 0 else ""
+        note = f"{left} more ranks: analysis.by_rank(RUN) in Python" if left > 0 else ""
         return ("<details><summary>ranks</summary>"
                 f"{sorted_table('Ranks: memory, stragglers', _RANK_COLUMNS, rows_of(table.head(MOST_RANKS)), note)}"
                 "</details>")
