@@ -59,6 +59,10 @@ class Result(os.PathLike[str]):
     final_loss: float | None
     """nats a token, of the last step"""
     emulated: bool
+    timed: bool = False
+    """whether it was a wind tunnel, whose ranks wait instead of computing"""
+    no_speed: str | None = None
+    """of a wind tunnel without tokens/s: why it has none"""
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -122,7 +126,8 @@ def train(settings: Settings, *, show: bool = False) -> Result:
     if folder is None or answer.get("status") not in (0, errors.PREEMPTED):
         raise _with_folder(RunFailedError(result.get("error") or f"the run did not end well; it said:\n{said}"), folder)
     return Result(folder.path, str(result.get("status") or "submitted"), int(result.get("steps") or 0),
-                  result.get("tokens_per_second_median"), result.get("final_loss"), bool(result.get("emulated")))
+                  result.get("tokens_per_second_median"), result.get("final_loss"), bool(result.get("emulated")),
+                  bool(result.get("timed")), result.get("no_speed"))
 
 
 def _with_folder(error: HolmesError, folder: RunFolder | None) -> HolmesError:

@@ -75,6 +75,8 @@ def test_compare_and_trace_and_the_report_say_how_a_run_was_measured(tmp_path: P
     shown = " ".join(capsys.readouterr().out.split())
     assert "has no speed: 0 of 3 steps are valid" in shown and "a wind tunnel has no loss" in shown
     assert not (folder.path / "loss.png").exists()
+    assert cli.run(["report", str(folder.path), "--output", str(tmp_path / "page.html")]) == 0
+    assert "0 of 3 steps are valid" in (tmp_path / "page.html").read_text()
 
 
 def test_a_wind_tunnel_has_no_model_to_go_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,7 +94,10 @@ class RunParts:
     def _facts(self, number: int) -> str:
         run, row = self._found[number], self._rows[number]
         told = {"status": for_html(str(row["status"])), "folder": for_html(str(run.folder))}
-        if is_busy(row):
+        no_speed = row.get("no_speed")
+        if isinstance(no_speed, str):
+            told["no speed"] = for_html(no_speed)
+        elif is_busy(row):
             told["busy machine"] = (f"other programs held {row['others_held_cores']:.1f} cores on average: this speed "
                                     "compares with no other")
         if row["damages"]:
