@@ -65,8 +65,15 @@ def test_each_kind_of_trouble_is_said_once_and_with_its_place() -> None:
 
 
 def test_a_trouble_that_cannot_even_be_said_is_left() -> None:
-    with Troubles("watching", fails).said():
+    tried: list[str] = []
+
+    def say(text: str) -> None:
+        tried.append(text)
+        fails()
+
+    with Troubles("watching", say).said():
         raise OSError(28, "No space left on device")
+    assert len(tried) == 1 and "No space left on device" in tried[0]
 
 
 def test_who_looks_at_a_run_goes_on_after_an_error_of_ours(caplog: pytest.LogCaptureFixture) -> None:
